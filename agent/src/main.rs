@@ -1,0 +1,2 @@
+//! The server process.
+fn main() {}

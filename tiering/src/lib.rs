@@ -1,0 +1,3 @@
+//! Everything Esker does with an object store.
+
+pub mod env;
