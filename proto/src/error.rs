@@ -24,14 +24,21 @@ pub fn encode_detail(code: i32, detail: &ErrorDetail) -> Bytes {
         type_url: DETAIL_TYPE_URL.to_owned(),
         value: detail.encode_to_vec(),
     };
-    let status = RpcStatus { code, message: detail.message.clone(), details: vec![any] };
+    let status = RpcStatus {
+        code,
+        message: detail.message.clone(),
+        details: vec![any],
+    };
     status.encode_to_vec().into()
 }
 
 /// Finds the detail in the bytes of `grpc-status-details-bin`; `None` if it holds none.
 pub fn decode_detail(bytes: &[u8]) -> Option<ErrorDetail> {
     let status = RpcStatus::decode(bytes).ok()?;
-    let any = status.details.into_iter().find(|any| any.type_url == DETAIL_TYPE_URL)?;
+    let any = status
+        .details
+        .into_iter()
+        .find(|any| any.type_url == DETAIL_TYPE_URL)?;
     ErrorDetail::decode(any.value.as_slice()).ok()
 }
 

@@ -34,7 +34,11 @@ impl Offset {
     /// On overflow: a log that long is a corrupt offset, not an input.
     #[must_use]
     pub fn advance(self, count: u32) -> Self {
-        Self(self.0.checked_add(u64::from(count)).expect("an offset never comes near 2^64"))
+        Self(
+            self.0
+                .checked_add(u64::from(count))
+                .expect("an offset never comes near 2^64"),
+        )
     }
 
     /// Returns how many offsets lie in `[earlier, self)`, or 0 if `earlier` is not earlier.
@@ -80,7 +84,11 @@ impl Position {
     /// On overflow: no file is that long.
     #[must_use]
     pub fn advance(self, bytes: u64) -> Self {
-        Self(self.0.checked_add(bytes).expect("a position never comes near 2^64"))
+        Self(
+            self.0
+                .checked_add(bytes)
+                .expect("a position never comes near 2^64"),
+        )
     }
 }
 

@@ -1,0 +1,259 @@
+//! Records, borrowed from the bytes of their batch.
+
+use std::iter::FusedIterator;
+
+use bytes::Bytes;
+
+use super::{BatchError, BatchHeader, RecordFault, varint};
+use crate::types::{Offset, TimestampMs};
+
+/// The records of one batch, decompressed but not decoded. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Records {
+    header: BatchHeader,
+    bytes: Bytes,
+}
+
+impl Records {
+    /// `bytes` are the decompressed records of the batch with this header.
+    pub(super) const fn new(header: BatchHeader, bytes: Bytes) -> Self {
+        Self { header, bytes }
+    }
+
+    /// Returns the header of the batch.
+    pub const fn header(&self) -> &BatchHeader {
+        &self.header
+    }
+
+    /// Returns the bytes that keys, values and headers are borrowed from, so that
+    /// [`Bytes::slice_ref`] can own one without a copy.
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Iterates over the records. Ends after the first error, and yields one if the bytes hold
+    /// more or fewer records than the header claims.
+    pub fn iter(&self) -> RecordIter<'_> {
+        let is_log_append_time = self.header.attributes.is_log_append_time();
+        RecordIter {
+            rest: &self.bytes,
+            index: 0,
+            record_count: self.header.record_count,
+            base_offset: self.header.base_offset,
+            base_timestamp: self.header.base_timestamp.get(),
+            append_timestamp: is_log_append_time.then_some(self.header.max_timestamp),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Records {
+    type Item = Result<Record<'a>, BatchError>;
+    type IntoIter = RecordIter<'a>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its place in the partition's log.
+    pub offset: Offset,
+    /// When the producer made it, or when the agent appended it.
+    pub timestamp: TimestampMs,
+    /// What it is about.
+    pub key: Option<&'a [u8]>,
+    /// What it says.
+    pub value: Option<&'a [u8]>,
+    /// What it says beside.
+    pub headers: Headers<'a>,
+}
+
+/// Iterator over the records of a batch.
+#[derive(Clone, Debug)]
+pub struct RecordIter<'a> {
+    rest: &'a [u8],
+    index: u32,
+    record_count: u32,
+    base_offset: Offset,
+    base_timestamp: i64,
+    append_timestamp: Option<TimestampMs>,
+}
+
+impl<'a> RecordIter<'a> {
+    #[inline]
+    fn take_record(&mut self) -> Result<Record<'a>, RecordFault> {
+        let length = varint::read(&mut self.rest)?;
+        let mut fields = take(&mut self.rest, length)?;
+        let (_attributes, tail) = fields.split_first().ok_or(RecordFault::Truncated)?;
+        fields = tail;
+        let timestamp_delta = varint::read(&mut fields)?;
+        let offset_delta = varint::read(&mut fields)?;
+        if offset_delta != i64::from(self.index) {
+            return Err(RecordFault::OffsetDelta);
+        }
+        let key = take_nullable(&mut fields)?;
+        let value = take_nullable(&mut fields)?;
+        let headers = Headers::new(self.index, fields)?;
+        let timestamp = self.timestamp(timestamp_delta)?;
+        let offset = self.base_offset.advance(self.index);
+        Ok(Record {
+            offset,
+            timestamp,
+            key,
+            value,
+            headers,
+        })
+    }
+
+    #[inline]
+    fn timestamp(&self, delta: i64) -> Result<TimestampMs, RecordFault> {
+        match self.append_timestamp {
+            Some(timestamp) => Ok(timestamp),
+            None => {
+                let timestamp = self.base_timestamp.checked_add(delta);
+                timestamp
+                    .map(TimestampMs::new)
+                    .ok_or(RecordFault::Timestamp)
+            }
+        }
+    }
+
+    /// Ends the iteration with an error.
+    #[cold]
+    fn fail<T>(&mut self, fault: RecordFault) -> Option<Result<T, BatchError>> {
+        let index = self.index;
+        self.rest = &[];
+        self.index = self.record_count;
+        Some(Err(BatchError::Record { index, fault }))
+    }
+}
+
+impl<'a> Iterator for RecordIter<'a> {
+    type Item = Result<Record<'a>, BatchError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.index == self.record_count {
+            let is_end = self.rest.is_empty();
+            return if is_end {
+                None
+            } else {
+                self.fail(RecordFault::TrailingBytes)
+            };
+        }
+        match self.take_record() {
+            Ok(record) => {
+                self.index += 1;
+                Some(Ok(record))
+            }
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// The lower bound is 0: a count that bytes claim reserves no memory.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.record_count - self.index) as usize;
+        (0, left.checked_add(1))
+    }
+}
+
+impl FusedIterator for RecordIter<'_> {}
+
+/// The headers of one record: an iterator that decodes them one by one. Ends after the first
+/// error.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers<'a> {
+    rest: &'a [u8],
+    left: usize,
+    record_index: u32,
+}
+
+/// One header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Its name; names may repeat.
+    pub key: &'a str,
+    /// Its value.
+    pub value: Option<&'a [u8]>,
+}
+
+impl<'a> Headers<'a> {
+    /// `fields` begins at the header count and ends with the record.
+    #[inline]
+    fn new(record_index: u32, mut fields: &'a [u8]) -> Result<Self, RecordFault> {
+        let count = varint::read(&mut fields)?;
+        let left = usize::try_from(count).map_err(|_| RecordFault::NegativeLength)?;
+        if left == 0 && !fields.is_empty() {
+            return Err(RecordFault::TrailingBytes);
+        }
+        Ok(Self {
+            rest: fields,
+            left,
+            record_index,
+        })
+    }
+
+    /// Whether there are no headers left.
+    pub const fn is_empty(&self) -> bool {
+        self.left == 0 && self.rest.is_empty()
+    }
+
+    /// Decodes all that are left.
+    pub(super) fn check(mut self) -> Result<(), BatchError> {
+        self.try_for_each(|header| header.map(|_| ()))
+    }
+
+    fn take_header(&mut self) -> Result<Header<'a>, RecordFault> {
+        if self.left == 0 {
+            return Err(RecordFault::TrailingBytes);
+        }
+        let length = varint::read(&mut self.rest)?;
+        let key = take(&mut self.rest, length)?;
+        let key = str::from_utf8(key).map_err(|_| RecordFault::HeaderKey)?;
+        let value = take_nullable(&mut self.rest)?;
+        self.left -= 1;
+        Ok(Header { key, value })
+    }
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = Result<Header<'a>, BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_empty() {
+            return None;
+        }
+        let header = self.take_header();
+        Some(header.map_err(|fault| {
+            (self.rest, self.left) = (&[], 0);
+            BatchError::Record {
+                index: self.record_index,
+                fault,
+            }
+        }))
+    }
+}
+
+impl FusedIterator for Headers<'_> {}
+
+/// Takes `length` bytes off the front.
+#[inline]
+fn take<'a>(bytes: &mut &'a [u8], length: i64) -> Result<&'a [u8], RecordFault> {
+    let length = usize::try_from(length).map_err(|_| RecordFault::NegativeLength)?;
+    let (taken, rest) = bytes
+        .split_at_checked(length)
+        .ok_or(RecordFault::Truncated)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+/// Takes a length and so many bytes off the front; -1 is null.
+#[inline]
+fn take_nullable<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, RecordFault> {
+    match varint::read(bytes)? {
+        -1 => Ok(None),
+        length => take(bytes, length).map(Some),
+    }
+}

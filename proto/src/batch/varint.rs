@@ -1,0 +1,84 @@
+//! Zigzag varints: seven bits a byte, least significant first.
+
+use super::RecordFault;
+
+/// Most bytes of a 64-bit varint.
+pub(super) const VARINT_BYTES_MAX: usize = 10;
+
+/// Maps small negative numbers to small unsigned ones: 0, -1, 1, -2, ... to 0, 1, 2, 3, ...
+#[inline]
+pub(super) const fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+/// Zigzag of a length, which is never negative.
+#[inline]
+pub(super) const fn zigzag_length(length: usize) -> u64 {
+    (length as u64) << 1
+}
+
+/// Undoes [`zigzag`].
+#[inline]
+const fn unzigzag(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+/// Bytes that `value` takes as a varint.
+#[inline]
+pub(super) const fn size(value: u64) -> usize {
+    let bits = (u64::BITS - (value | 1).leading_zeros()) as usize;
+    bits.div_ceil(7)
+}
+
+/// Writes `value` at `start` of `out` and returns where it ends.
+#[inline]
+pub(super) fn write<const N: usize>(out: &mut [u8; N], start: usize, mut value: u64) -> usize {
+    let mut at = start;
+    while value >= 0x80 {
+        out[at] = (value & 0x7f) as u8 | 0x80;
+        value >>= 7;
+        at += 1;
+    }
+    out[at] = (value & 0x7f) as u8;
+    at + 1
+}
+
+/// Takes a varint off the front of `bytes`.
+#[inline]
+pub(super) fn read(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
+    match **bytes {
+        [first, ref rest @ ..] if first < 0x80 => {
+            *bytes = rest;
+            Ok(unzigzag(u64::from(first)))
+        }
+        [first, second, ref rest @ ..] if second < 0x80 => {
+            *bytes = rest;
+            Ok(unzigzag(u64::from(first & 0x7f) | u64::from(second) << 7))
+        }
+        _ => read_long(bytes),
+    }
+}
+
+/// The varints of three bytes and more, and the faulty ones.
+fn read_long(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().enumerate().take(VARINT_BYTES_MAX) {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if *byte < 0x80 {
+            // The tenth byte has room for one bit.
+            let overflows = index + 1 == VARINT_BYTES_MAX && *byte > 1;
+            *bytes = &bytes[index + 1..];
+            return if overflows {
+                Err(RecordFault::Varint)
+            } else {
+                Ok(unzigzag(value))
+            };
+        }
+    }
+    let is_cut = bytes.len() < VARINT_BYTES_MAX;
+    Err(if is_cut {
+        RecordFault::Truncated
+    } else {
+        RecordFault::Varint
+    })
+}
