@@ -155,9 +155,11 @@ impl BatchBuilder {
 
     #[inline]
     fn timestamp_delta(&self, timestamp: TimestampMs) -> Result<i64, BatchError> {
-        let delta = timestamp.get().checked_sub(self.base_timestamp.get());
-        delta.ok_or(BatchError::TooLarge {
-            bytes_max: DECOMPRESSED_BYTES_MAX,
+        let base_timestamp = self.base_timestamp;
+        let delta = timestamp.get().checked_sub(base_timestamp.get());
+        delta.ok_or(BatchError::Timestamp {
+            timestamp,
+            base_timestamp,
         })
     }
 
