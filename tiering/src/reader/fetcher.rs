@@ -1,0 +1,275 @@
+//! Brings chunks into memory: from the memory tier, from disk, or from the store.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use esker_proto::types::TopicPartition;
+
+use super::{
+    budget::{Budget, Charge, Limits},
+    chunk::{Chunk, Flaw, FlawReason, check},
+    disk::DiskCache,
+    flights::{Boarding, Failure, Flights, Ticket},
+    holds::Holds,
+    memory::MemoryCache,
+    metrics::{InFlight, Metrics},
+    plan::{ChunkId, ChunkPlan},
+};
+use crate::{
+    env::TaskSet,
+    error::{Error, ErrorKind},
+    keys::Key,
+    store::{Fault, Store},
+};
+
+/// Bytes that do not hold are fetched once more: they may have been damaged on their way.
+const FETCHES_MAX: usize = 2;
+
+/// What a fetcher is made of.
+#[derive(Debug)]
+pub(super) struct FetcherParts {
+    pub(super) store: Store,
+    pub(super) disk: Option<DiskCache>,
+    pub(super) cache_bytes: u64,
+    pub(super) limits: Limits,
+    pub(super) deadline: Duration,
+    pub(super) metrics: Metrics,
+    pub(super) tasks: TaskSet,
+}
+
+/// The chunks of one agent.
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    store: Store,
+    memory: MemoryCache,
+    disk: Option<DiskCache>,
+    flights: Flights<ChunkId, Arc<Chunk>, Error>,
+    budget: Budget,
+    holds: Holds,
+    metrics: Metrics,
+    deadline: Duration,
+}
+
+/// How a chunk is had.
+pub(super) enum Request {
+    Ready(Arc<Chunk>),
+    Pending(Pending),
+}
+
+/// A chunk that is on its way.
+pub(super) struct Pending {
+    ticket: Ticket<Arc<Chunk>, Error>,
+    /// Whether nobody had asked for it before.
+    pub(super) is_first: bool,
+    key: Key,
+    deadline: Duration,
+}
+
+impl Fetcher {
+    pub(super) fn new(parts: FetcherParts) -> Self {
+        let budget = Budget::new(parts.limits, parts.metrics.memory_bytes.clone());
+        Self {
+            store: parts.store,
+            memory: MemoryCache::new(parts.cache_bytes),
+            disk: parts.disk,
+            flights: Flights::new(parts.tasks, parts.deadline),
+            budget,
+            holds: Holds::default(),
+            metrics: parts.metrics,
+            deadline: parts.deadline,
+        }
+    }
+
+    pub(super) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> &MemoryCache {
+        &self.memory
+    }
+
+    pub(super) async fn close(&self) {
+        if let Some(disk) = &self.disk {
+            disk.close().await;
+        }
+    }
+
+    /// Asks for a chunk that a reader needs now.
+    pub(super) fn demand(self: &Arc<Self>, tp: TopicPartition, plan: &ChunkPlan) -> Request {
+        let key = Key::Segment(tp, plan.segment);
+        let pending = |ticket, is_first| {
+            Request::Pending(Pending { ticket, is_first, key, deadline: self.deadline })
+        };
+        if let Some(chunk) = self.cached(&plan.id) {
+            return Request::Ready(chunk);
+        }
+        let load = || self.clone().load(key, plan.clone(), None);
+        match self.flights.board(plan.id, || self.cached(&plan.id), load) {
+            Boarding::Landed(chunk) => Request::Ready(chunk),
+            Boarding::Joined(ticket) => pending(ticket, false),
+            Boarding::Started(ticket) => pending(ticket, true),
+        }
+    }
+
+    /// Starts to fetch a chunk that a reader will need soon, unless it is there, or on its way.
+    /// Returns whether the budget allowed it.
+    pub(super) fn prefetch(self: &Arc<Self>, tp: TopicPartition, plan: &ChunkPlan) -> bool {
+        if self.memory.contains(&plan.id) || self.flights.contains(&plan.id) {
+            return true;
+        }
+        let Some(charge) = self.budget.try_speculate(u64::from(plan.id.length)) else {
+            return false;
+        };
+        let key = Key::Segment(tp, plan.segment);
+        let load = || self.clone().load(key, plan.clone(), Some(charge));
+        // The ticket is dropped: the chunk waits in the memory tier.
+        drop(self.flights.board(plan.id, || self.memory.get(&plan.id), load));
+        true
+    }
+
+    fn cached(&self, id: &ChunkId) -> Option<Arc<Chunk>> {
+        let chunk = self.memory.get(id)?;
+        self.metrics.memory_hits.inc();
+        Some(chunk)
+    }
+
+    async fn load(
+        self: Arc<Self>,
+        key: Key,
+        plan: ChunkPlan,
+        charge: Option<Charge>,
+    ) -> Result<Arc<Chunk>, Error> {
+        let is_speculative = charge.is_some();
+        let charge = match charge {
+            Some(charge) => charge,
+            None => self.charge(u64::from(plan.id.length)).await,
+        };
+        let from_disk = self.load_from_disk(&plan).await;
+        let is_from_disk = from_disk.is_some();
+        let bytes = match from_disk {
+            Some(bytes) => bytes,
+            None => self.fetch(key, &plan, is_speculative).await?,
+        };
+        let wasted_bytes = self.metrics.wasted_bytes.clone();
+        let chunk = if is_speculative {
+            Arc::new(Chunk::speculative(bytes, charge, wasted_bytes))
+        } else {
+            Arc::new(Chunk::demanded(bytes, charge, wasted_bytes))
+        };
+        self.memory.insert(plan.id, chunk.clone());
+        if let Some(disk) = self.disk.as_ref().filter(|_| !is_from_disk) {
+            disk.offer(plan.id, chunk.clone());
+        }
+        Ok(chunk)
+    }
+
+    /// Takes its turn; what cursors keep for convenience makes room first.
+    async fn charge(&self, bytes: u64) -> Charge {
+        if let Some(charge) = self.budget.try_demand(bytes) {
+            return charge;
+        }
+        self.holds.release();
+        self.budget.demand(bytes).await
+    }
+
+    async fn load_from_disk(&self, plan: &ChunkPlan) -> Option<Bytes> {
+        let disk = self.disk.as_ref()?;
+        let bytes = disk.load(&plan.id).await?;
+        if let Err(flaw) = check(plan, &bytes) {
+            tracing::warn!(position = %flaw.position, reason = %flaw.reason, "chunk on disk is rotten");
+            disk.forget(&plan.id);
+            return None;
+        }
+        self.metrics.disk_hits.inc();
+        Some(bytes)
+    }
+
+    async fn fetch(&self, key: Key, plan: &ChunkPlan, is_speculative: bool) -> Result<Bytes, Error> {
+        if !is_speculative {
+            self.metrics.misses.inc();
+        }
+        let _in_flight = InFlight::new(&self.metrics.in_flight_bytes, u64::from(plan.id.length));
+        let key = key.to_string();
+        let mut attempt = 1;
+        loop {
+            let error = match self.fetch_once(&key, plan, is_speculative).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => error,
+                outcome => return outcome,
+            };
+            self.metrics.corrupt.inc();
+            if attempt == FETCHES_MAX {
+                return Err(error);
+            }
+            tracing::info!(%error, "fetched bytes do not hold, fetching once more");
+            attempt += 1;
+        }
+    }
+
+    async fn fetch_once(
+        &self,
+        key: &str,
+        plan: &ChunkPlan,
+        is_speculative: bool,
+    ) -> Result<Bytes, Error> {
+        let bytes = match self.store.get_range(key, plan.range()).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(self.explain(key, plan, error).await),
+        };
+        self.metrics.fetched_bytes.inc_by(bytes.len() as u64);
+        if is_speculative {
+            self.metrics.prefetched_bytes.inc_by(bytes.len() as u64);
+        }
+        check(plan, &bytes).map_err(|flaw| corrupt(key, &flaw))?;
+        Ok(bytes)
+    }
+
+    /// A range past the end of an object is refused in as many ways as there are stores, so the
+    /// object's size tells whether that was it.
+    async fn explain(&self, key: &str, plan: &ChunkPlan, error: Error) -> Error {
+        let may_be_short = match &error {
+            Error::Store { fault: Fault::Other | Fault::Disk(_), .. } => true,
+            error => error.kind() == ErrorKind::Invalid,
+        };
+        if !may_be_short {
+            return error;
+        }
+        let Ok(object) = self.store.head(key).await else { return error };
+        if object.size_bytes >= plan.range().end {
+            return error;
+        }
+        let expected_bytes = plan.range().end;
+        let reason = FlawReason::Truncated { expected_bytes, actual_bytes: object.size_bytes };
+        corrupt(key, &Flaw { position: plan.id.position, reason })
+    }
+}
+
+impl Pending {
+    /// Waits for the chunk. Cancel safe: the fetch goes on, for whoever asks next.
+    pub(super) async fn arrived(self) -> Result<Arc<Chunk>, Error> {
+        let Self { ticket, key, deadline, .. } = self;
+        ticket.landed().await.map_err(|failure| failure.into_error("read", key, deadline))
+    }
+}
+
+impl Failure<Error> {
+    pub(super) fn into_error(self, operation: &'static str, key: Key, waited: Duration) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::TimedOut => Error::Timeout { operation, key: key.to_string(), waited },
+            Self::Gone => Error::Cancelled { operation },
+        }
+    }
+}
+
+fn corrupt(key: &str, flaw: &Flaw) -> Error {
+    Error::corrupt(key, format!("{} at position {}", flaw.reason, flaw.position))
+}

@@ -1,0 +1,1 @@
+//! Promises of the cold-read path, on a store that can be made to fail.
