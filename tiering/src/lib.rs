@@ -113,3 +113,9 @@
 //! - Compaction of small segments into larger ones.
 
 pub mod env;
+pub mod error;
+pub mod keys;
+pub mod reader;
+pub mod store;
+
+pub use error::{Error, ErrorKind};

@@ -1,0 +1,113 @@
+//! Counts HTTP requests where they leave, below the retries of the store's client, and notes by
+//! how much the store's clock differs from ours.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use async_trait::async_trait;
+use esker_proto::types::TimestampMs;
+use object_store::{
+    ClientOptions,
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+        ReqwestConnector,
+    },
+};
+use tokio::time::Instant;
+
+use super::requests::{Meter, Outcome, Verb};
+use crate::env::Clock;
+
+/// By how much the store's clock is ahead of ours, as last seen in a `Date` header.
+#[derive(Clone, Debug)]
+pub(crate) struct Skew(Arc<AtomicI64>);
+
+impl Skew {
+    const UNSEEN: i64 = i64::MIN;
+
+    pub(crate) fn unseen() -> Self {
+        Self(Arc::new(AtomicI64::new(Self::UNSEEN)))
+    }
+
+    pub(crate) fn millis(&self) -> Option<i64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&millis| millis != Self::UNSEEN)
+    }
+}
+
+/// Makes clients that count.
+#[derive(Debug, Clone)]
+pub(crate) struct MeteredConnector {
+    pub meter: Meter,
+    pub clock: Arc<dyn Clock>,
+    pub skew: Skew,
+}
+
+impl HttpConnector for MeteredConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(MeteredService { client, connector: self.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct MeteredService {
+    client: HttpClient,
+    connector: MeteredConnector,
+}
+
+#[async_trait]
+impl HttpService for MeteredService {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let verb = verb_of(&request);
+        let sent = request.body().content_length() as u64;
+        let start = Instant::now();
+        let reply = self.client.execute(request).await;
+        let outcome = reply.as_ref().map_or(Outcome::Unreachable, |reply| {
+            self.note_date(reply);
+            Outcome::of_status(reply.status().as_u16())
+        });
+        let meter = &self.connector.meter;
+        meter.observe(verb, outcome, start.elapsed());
+        let received = reply.as_ref().ok().filter(|_| verb == Verb::Get).and_then(content_length);
+        meter.add_bytes(sent, received.unwrap_or(0));
+        reply
+    }
+}
+
+impl MeteredService {
+    fn note_date(&self, reply: &HttpResponse) {
+        let Some(theirs) = date_of(reply) else { return };
+        let ours = self.connector.clock.now();
+        self.connector.skew.0.store(theirs.get().saturating_sub(ours.get()), Ordering::Relaxed);
+    }
+}
+
+fn content_length(reply: &HttpResponse) -> Option<u64> {
+    reply.headers().get("content-length")?.to_str().ok()?.parse().ok()
+}
+
+fn date_of(reply: &HttpResponse) -> Option<TimestampMs> {
+    let date = reply.headers().get("date")?.to_str().ok()?;
+    let date = httpdate::parse_http_date(date).ok()?;
+    let since_epoch = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(TimestampMs::new(i64::try_from(since_epoch.as_millis()).ok()?))
+}
+
+fn verb_of(request: &HttpRequest) -> Verb {
+    let query = request.uri().query().unwrap_or("");
+    let has = |name: &str| query.split('&').any(|part| part.split('=').next() == Some(name));
+    let is_conditional = |name: &str| request.headers().contains_key(name);
+    match request.method().as_str() {
+        "GET" if has("list-type") || query.contains("comp=list") => Verb::List,
+        "GET" => Verb::Get,
+        "HEAD" => Verb::Head,
+        "PUT" if is_conditional("if-none-match") => Verb::Create,
+        "PUT" if is_conditional("x-goog-if-generation-match") => Verb::Create,
+        "PUT" => Verb::Put,
+        "DELETE" => Verb::Delete,
+        "POST" if has("delete") || query.contains("comp=batch") => Verb::Delete,
+        _ => Verb::Other,
+    }
+}

@@ -1,0 +1,2 @@
+//! What every store does, shown on those that need no server.
+
