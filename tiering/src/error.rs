@@ -24,7 +24,7 @@ pub enum ErrorKind {
     OutOfRange,
     /// A newer owner exists. Drop this handle and open a new one.
     Fenced,
-    /// A write may or may not have happened. Drop this handle and read before writing again.
+    /// A write may or may not have happened. Settle it, or drop this handle.
     Unknown,
 }
 
@@ -98,10 +98,10 @@ pub enum Error {
         #[source]
         source: Option<Arc<Self>>,
     },
-    /// The handle was given up after an earlier error.
-    #[error("handle given up after an earlier error. key=`{key}`")]
+    /// The handle was fenced earlier.
+    #[error("handle was fenced earlier. key=`{key}`")]
     GivenUp {
-        /// The object whose outcome is not known.
+        /// The object it would have written.
         key: String,
     },
     /// The index refuses an update, or its bytes.
@@ -155,8 +155,8 @@ impl Error {
             }
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::OffsetOutOfRange { .. } => ErrorKind::OutOfRange,
-            Self::Fenced { .. } => ErrorKind::Fenced,
-            Self::OutcomeUnknown { .. } | Self::GivenUp { .. } => ErrorKind::Unknown,
+            Self::Fenced { .. } | Self::GivenUp { .. } => ErrorKind::Fenced,
+            Self::OutcomeUnknown { .. } => ErrorKind::Unknown,
             Self::Index { source, .. } => match source.kind() {
                 esker_index::ErrorKind::Fenced => ErrorKind::Fenced,
                 esker_index::ErrorKind::Invalid => ErrorKind::Invalid,

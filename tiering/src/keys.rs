@@ -188,6 +188,10 @@ pub struct Keys {
 impl Keys {
     /// Prefix of every topic.
     pub const TOPICS: &'static str = "topics";
+    /// Prefix of the metadata records.
+    pub const METADATA_LOG: &'static str = "meta/log";
+    /// Prefix of the boundary objects of the metadata log.
+    pub const METADATA_BOUNDARIES: &'static str = "meta/boundary";
 
     /// Names the objects of `topic_partition`.
     pub const fn new(topic_partition: TopicPartition) -> Self {

@@ -112,6 +112,7 @@
 //!   writer, but they fence each other to and fro.
 //! - Compaction of small segments into larger ones.
 
+pub mod chain;
 pub mod env;
 pub mod error;
 pub mod keys;
