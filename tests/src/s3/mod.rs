@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod auth;
 mod backend;
 mod body;
 mod counts;

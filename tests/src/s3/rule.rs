@@ -204,3 +204,6 @@ impl Rules {
         self.rng.random_range(0..bound)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use s3s::{auth::SimpleAuth, dto, service::S3ServiceBuilder};
+use s3s::{dto, service::S3ServiceBuilder};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    auth::Credentials,
     backend::{Backend, Content},
     counts::Counts,
     http,
@@ -94,7 +95,7 @@ impl Builder {
     /// Listens, and serves in the background until [`S3Server::stop`] or drop.
     ///
     /// Fails if the address cannot be listened on.
-    pub async fn start(self) -> io::Result<S3Server> {
+    pub async fn start(mut self) -> io::Result<S3Server> {
         let listener = TcpListener::bind(self.listen).await?;
         let address = listener.local_addr()?;
         let backend = Arc::new(Backend::default());
@@ -106,7 +107,11 @@ impl Builder {
             backend: Arc::clone(&backend),
         });
         if !self.is_anonymous {
-            service.set_auth(accepted(self.credentials));
+            if self.credentials.is_empty() {
+                self.credentials
+                    .push((ACCESS_KEY.to_owned(), SECRET_KEY.to_owned()));
+            }
+            service.set_auth(Credentials(self.credentials.into_iter().collect()));
         }
         let mut rules = Rules::new(self.seed);
         for rule in self.rules {
@@ -130,17 +135,6 @@ impl Builder {
             stop,
         })
     }
-}
-
-fn accepted(credentials: Vec<(String, String)>) -> SimpleAuth {
-    if credentials.is_empty() {
-        return SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY);
-    }
-    let mut auth = SimpleAuth::new();
-    for (access_key, secret_key) in credentials {
-        auth.register(access_key, secret_key.into());
-    }
-    auth
 }
 
 /// A running server. Dropping it closes every connection.

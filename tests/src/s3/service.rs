@@ -73,9 +73,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<dto::CreateBucketOutput>> {
         self.backend.create_bucket(&req.input.bucket)?;
         let location = Some(format!("/{}", req.input.bucket));
-        answer(dto::CreateBucketOutput {
-            location,
-        })
+        answer(dto::CreateBucketOutput { location })
     }
 
     async fn delete_bucket(

@@ -1,0 +1,62 @@
+//! Clients for the servers under test.
+
+use std::time::Duration;
+
+use esker_tests::s3::{ACCESS_KEY, S3Server, SECRET_KEY};
+use object_store::{
+    ClientOptions, Error, ObjectStore, PutMode, PutOptions, PutResult, RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder, Checksum},
+    path::Path,
+};
+
+pub(crate) const BUCKET: &str = "esker-test";
+
+pub(crate) async fn server() -> S3Server {
+    S3Server::builder().bucket(BUCKET).start().await.unwrap()
+}
+
+pub(crate) fn builder(url: &str) -> AmazonS3Builder {
+    let retries = RetryConfig {
+        max_retries: 0,
+        ..RetryConfig::default()
+    };
+    AmazonS3Builder::new()
+        .with_endpoint(url)
+        .with_allow_http(true)
+        .with_bucket_name(BUCKET)
+        .with_region("us-east-1")
+        .with_access_key_id(ACCESS_KEY)
+        .with_secret_access_key(SECRET_KEY)
+        .with_checksum_algorithm(Checksum::SHA256)
+        .with_retry(retries)
+}
+
+/// A client that never tries twice.
+pub(crate) fn client(server: &S3Server) -> AmazonS3 {
+    builder(&server.url()).build().unwrap()
+}
+
+/// One that gives up soon.
+pub(crate) fn hasty_client(server: &S3Server) -> AmazonS3 {
+    let options = ClientOptions::new()
+        .with_timeout(Duration::from_millis(300))
+        .with_allow_http(true);
+    builder(&server.url())
+        .with_client_options(options)
+        .build()
+        .unwrap()
+}
+
+pub(crate) async fn create(
+    store: &dyn ObjectStore,
+    key: &str,
+    body: &[u8],
+) -> Result<PutResult, Error> {
+    let options = PutOptions {
+        mode: PutMode::Create,
+        ..PutOptions::default()
+    };
+    store
+        .put_opts(&Path::from(key), body.to_vec().into(), options)
+        .await
+}
