@@ -1,0 +1,196 @@
+//! The file operations that the log's crash consistency rests on, and nothing else.
+//!
+//! A trait because tests record these operations, replay every prefix of them as a power cut would
+//! leave it, and let any of them fail. It is called once per group of batches, never per batch.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{buffer::spare_capacity, fs::Advice};
+
+/// A directory tree on one file system.
+pub trait Disk: fmt::Debug + Send + Sync + 'static {
+    /// Creates an empty file, in place of one that is there. Its name is durable only after
+    /// [`Self::sync_dir`].
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file that exists.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Renames a file over whatever has the name; durable only after [`Self::sync_dir`].
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file; that it is gone is durable only after [`Self::sync_dir`].
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in `dir` durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Creates a directory and its missing parents, durably.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Returns the files in `dir`.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// Makes everything written to the file system durable, whichever file it went to.
+    fn sync_all(&self) -> io::Result<()>;
+}
+
+/// An open file.
+pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
+    /// Writes all of `slices` from `position` on. After an error any part of them may be written.
+    fn write_at(&self, slices: &mut [IoSlice<'_>], position: u64) -> io::Result<()>;
+
+    /// Appends to `into` up to `length` bytes from `position` on, fewer at the end of the file.
+    fn read_at(&self, into: &mut Vec<u8>, length: usize, position: u64) -> io::Result<()>;
+
+    /// Returns the length of the file.
+    fn size_bytes(&self) -> io::Result<u64>;
+
+    /// Cuts the file to `size_bytes`.
+    fn truncate(&self, size_bytes: u64) -> io::Result<()>;
+
+    /// Makes what was written to the file durable. After an error it MUST NOT be called again: the
+    /// kernel may have dropped the data and would report success.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Lets later reads come from the device and not from memory, if the system can.
+    fn drop_cache(&self);
+}
+
+/// The operating system's files.
+#[derive(Debug)]
+pub struct OsDisk {
+    /// Open from the start, because `syncfs` reports only errors that came after its file was
+    /// opened.
+    root: File,
+}
+
+impl OsDisk {
+    /// Opens the file system that holds `root`, a directory that is created if need be.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        Ok(Self {
+            root: File::open(root)?,
+        })
+    }
+}
+
+impl Disk for OsDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        Ok(Arc::new(options.open(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(
+            OpenOptions::new().read(true).write(true).open(path)?,
+        ))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+        fs::create_dir_all(dir)?;
+        for created in missing {
+            let parent = created
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            self.sync_dir(parent.unwrap_or(Path::new(".")))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.root)?)
+    }
+}
+
+impl DiskFile for File {
+    fn write_at(&self, mut slices: &mut [IoSlice<'_>], mut position: u64) -> io::Result<()> {
+        while !slices.is_empty() {
+            match rustix::io::pwritev(self, slices, position) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    position += written as u64;
+                    IoSlice::advance_slices(&mut slices, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, into: &mut Vec<u8>, length: usize, mut position: u64) -> io::Result<()> {
+        let end = into.len() + length;
+        into.reserve_exact(length);
+        while into.len() < end {
+            // The allocation may be larger than asked for, and what is read beyond is cut off.
+            match rustix::io::pread(self, spare_capacity(into), position) {
+                Ok(0) => break,
+                Ok(read) => position += read as u64,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        into.truncate(end);
+        Ok(())
+    }
+
+    fn size_bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn truncate(&self, size_bytes: u64) -> io::Result<()> {
+        self.set_len(size_bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn drop_cache(&self) {
+        // Best effort: a file system that cannot drop its cache still returns its data.
+        let _ = rustix::fs::fadvise(self, 0, None, Advice::DontNeed);
+    }
+}
+
+/// Room on the file system of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// What an unprivileged process can still write.
+    pub available_bytes: u64,
+}
+
+/// Asks for the room on the file system that holds `path`.
+pub fn disk_space(path: &Path) -> io::Result<DiskSpace> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(DiskSpace {
+        total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
+}

@@ -1,0 +1,169 @@
+//! The threads that write and flush all logs of an agent: group commit.
+//!
+//! A log queues its writes, in order, and stands in the pool's line of ready logs while it has any. A
+//! thread takes its share of the line, writes everything these logs have queued (one `pwritev` per log
+//! and some hundred batches), flushes each file once, and reports one event per log. What comes in
+//! meanwhile is the next group. The slower the disk, the larger the groups.
+//!
+//! # Bounds
+//!
+//! Every write holds [`Room`] of its size from the pool's budget until it is flushed. Whoever brings a
+//! batch waits for room *before* it hands the batch to the log's owner, so that a slow disk holds back
+//! producers and never the owner's task.
+//!
+//! # Failure
+//!
+//! The first error of a write, an fsync or a checkpoint ends a log: what it has queued is dropped, its
+//! events say so once, and nothing is tried again. Other logs go on.
+
+mod queue;
+mod worker;
+mod writer;
+
+use std::{num::NonZeroUsize, path::Path, sync::Arc, thread::JoinHandle, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub(super) use queue::{LogQueue, Op, Progress, Write};
+use worker::Line;
+pub(super) use writer::LogWriter;
+
+use super::{
+    disk::{Disk, OsDisk},
+    error::{Error, failed},
+};
+
+/// When a batch counts as flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushPolicy {
+    /// When its group is on the disk.
+    Ack,
+    /// When it is handed to the operating system; it is on the disk at most this much later. A power
+    /// cut of all replicas within that time loses it.
+    Interval(Duration),
+}
+
+/// Settings of a [`FlushPool`].
+#[derive(Clone, Copy, Debug)]
+pub struct PoolOptions {
+    /// Threads that write. They mostly wait for the disk, so there may be more than cores.
+    pub threads: NonZeroUsize,
+    /// When a batch counts as flushed.
+    pub policy: FlushPolicy,
+    /// Bytes that may be queued and not flushed, of all logs.
+    pub room_bytes: usize,
+    /// With more files to flush at once than this, the whole file system is flushed instead.
+    pub files_max: usize,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            threads: NonZeroUsize::new(2).expect("two is not zero"),
+            policy: FlushPolicy::Ack,
+            room_bytes: 64 << 20,
+            files_max: 16,
+        }
+    }
+}
+
+/// The threads and what they share with the logs. Cheap to clone; when the last clone goes, what is
+/// queued is written and the threads end.
+#[derive(Clone, Debug)]
+pub struct FlushPool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    line: Arc<Line>,
+    room: Arc<Semaphore>,
+    options: PoolOptions,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Leave to queue a write of some size. Given back when the write is flushed, or by dropping it.
+#[derive(Debug)]
+pub struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+impl FlushPool {
+    /// Starts the threads for logs below `root`, which is created if need be.
+    pub fn start(root: &Path, options: PoolOptions) -> Result<Self, Error> {
+        let disk = OsDisk::open(root).map_err(failed("open", root))?;
+        Self::start_on(Arc::new(disk), options).map_err(failed("start threads", root))
+    }
+
+    /// Starts the threads on another disk.
+    pub fn start_on(disk: Arc<dyn Disk>, options: PoolOptions) -> std::io::Result<Self> {
+        let line = Arc::new(Line::new(disk, options));
+        let room_bytes = options.room_bytes.clamp(1, Semaphore::MAX_PERMITS);
+        let inner = Inner {
+            line: line.clone(),
+            room: Arc::new(Semaphore::new(room_bytes)),
+            options: PoolOptions {
+                room_bytes,
+                ..options
+            },
+            threads: Mutex::new(Vec::new()),
+        };
+        for number in 0..options.threads.get() {
+            let line = line.clone();
+            let thread = std::thread::Builder::new().name(format!("esker-flush-{number}"));
+            inner
+                .threads
+                .lock()
+                .push(thread.spawn(move || line.work())?);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Waits for room for a write of `bytes`. First come, first served. A write larger than all room
+    /// waits for all of it.
+    pub async fn reserve(&self, bytes: usize) -> Room {
+        let permits = self.permits(bytes);
+        let room = self.0.room.clone().acquire_many_owned(permits).await;
+        Room(room.expect("the semaphore is never closed"))
+    }
+
+    /// Takes room for a write of `bytes` if there is any now.
+    pub fn try_reserve(&self, bytes: usize) -> Option<Room> {
+        let permits = self.permits(bytes);
+        self.0
+            .room
+            .clone()
+            .try_acquire_many_owned(permits)
+            .ok()
+            .map(Room)
+    }
+
+    /// Returns the bytes that are queued or reserved.
+    pub fn reserved_bytes(&self) -> usize {
+        self.0.options.room_bytes - self.0.room.available_permits()
+    }
+
+    pub(super) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.0.line.disk
+    }
+
+    /// Queues an operation of a log.
+    pub(super) fn push(&self, queue: &Arc<LogQueue>, op: Op) -> Result<(), Error> {
+        if queue.push(op)? {
+            self.0.line.push(queue.clone());
+        }
+        Ok(())
+    }
+
+    fn permits(&self, bytes: usize) -> u32 {
+        let bytes = bytes.clamp(1, self.0.options.room_bytes);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.line.stop();
+        for thread in self.threads.get_mut().drain(..) {
+            // A thread that panicked has failed its logs already.
+            let _ = thread.join();
+        }
+    }
+}

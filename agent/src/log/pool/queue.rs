@@ -1,0 +1,184 @@
+//! What one log has queued for the pool, and how far the pool has come with it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use esker_proto::{batch::HEADER_BYTES, types::Offset};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::{oneshot, watch};
+
+use super::{LogWriter, Room};
+use crate::log::{
+    error::Error,
+    segment::{Segment, Segments},
+};
+
+/// One thing to do for a log. Done in the order they were queued.
+#[derive(Debug)]
+pub(in crate::log) enum Op {
+    /// Append a batch to the segment begun last.
+    Write(Write),
+    /// Begin a segment: create its file when the first batch comes.
+    Begin(Arc<Segment>),
+    /// Flush what is written, then replace a small file.
+    Checkpoint { path: PathBuf, frame: Vec<u8> },
+    /// Remove files, oldest first.
+    Remove(Vec<PathBuf>),
+    /// Flush what is written and note that nothing follows.
+    Close,
+    /// Tell when everything before is on the disk, whatever the policy.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// A batch to append.
+#[derive(Debug)]
+pub(in crate::log) struct Write {
+    pub(in crate::log) header: [u8; HEADER_BYTES],
+    pub(in crate::log) body: Bytes,
+    pub(in crate::log) next_offset: Offset,
+    /// Given back when the batch is flushed.
+    pub(in crate::log) room: Room,
+}
+
+/// How far the pool has come with a log.
+#[derive(Clone, Debug)]
+pub(in crate::log) struct Progress {
+    pub(in crate::log) flushed_offset: Offset,
+    pub(in crate::log) failure: Option<Error>,
+}
+
+/// The pool's view of one log.
+#[derive(Debug)]
+pub(in crate::log) struct LogQueue {
+    dir: PathBuf,
+    segments: Arc<Segments>,
+    pending: Mutex<Pending>,
+    /// Told when [`Pending::is_in_line`] ends.
+    left_line: Condvar,
+    /// Taken by the one thread that works on the log, which [`Pending::is_in_line`] sees to.
+    writer: Mutex<LogWriter>,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    ops: Vec<Op>,
+    /// In the line of ready logs or in the hands of a thread.
+    is_in_line: bool,
+    /// The interval of the flush policy is over.
+    is_flush_due: bool,
+    failure: Option<Error>,
+}
+
+/// What a thread is to do for a log now.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) ops: Vec<Op>,
+    pub(super) is_flush_due: bool,
+}
+
+impl LogQueue {
+    pub(in crate::log) fn new(dir: PathBuf, segments: Arc<Segments>, writer: LogWriter) -> Self {
+        let flushed_offset = segments.flushed_offset();
+        Self {
+            dir,
+            segments,
+            pending: Mutex::default(),
+            left_line: Condvar::new(),
+            writer: Mutex::new(writer),
+            progress: watch::Sender::new(Progress {
+                flushed_offset,
+                failure: None,
+            }),
+        }
+    }
+
+    pub(in crate::log) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub(in crate::log) fn failure(&self) -> Option<Error> {
+        self.pending.lock().failure.clone()
+    }
+
+    /// Adds an operation; whether the log must now be put in line.
+    pub(super) fn push(&self, op: Op) -> Result<bool, Error> {
+        let mut pending = self.pending.lock();
+        if let Some(failure) = &pending.failure {
+            return Err(failure.clone());
+        }
+        pending.ops.push(op);
+        Ok(!std::mem::replace(&mut pending.is_in_line, true))
+    }
+
+    /// Asks for a flush; whether the log must now be put in line.
+    pub(super) fn set_flush_due(&self) -> bool {
+        let mut pending = self.pending.lock();
+        pending.is_flush_due = true;
+        pending.failure.is_none() && !std::mem::replace(&mut pending.is_in_line, true)
+    }
+
+    /// Takes what is queued. `spare` becomes the queue, so that its memory is used again.
+    pub(super) fn take(&self, spare: Vec<Op>) -> Work {
+        let mut pending = self.pending.lock();
+        Work {
+            ops: std::mem::replace(&mut pending.ops, spare),
+            is_flush_due: std::mem::take(&mut pending.is_flush_due),
+        }
+    }
+
+    /// Leaves the line, unless there is more to do: then the log must go to its end.
+    pub(super) fn leave_line(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let is_idle = pending.ops.is_empty() && !pending.is_flush_due;
+        pending.is_in_line = !is_idle && pending.failure.is_none();
+        if !pending.is_in_line {
+            self.left_line.notify_all();
+        }
+        pending.is_in_line
+    }
+
+    /// Waits until nothing is queued and nobody works on the log, and keeps it so while the guard
+    /// lives, as long as nothing is pushed. Blocks for what the disk takes.
+    pub(in crate::log) fn quiesce(&self) -> Result<MutexGuard<'_, LogWriter>, Error> {
+        let mut pending = self.pending.lock();
+        while pending.is_in_line {
+            self.left_line.wait(&mut pending);
+        }
+        match &pending.failure {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(self.writer.lock()),
+        }
+    }
+
+    pub(super) fn writer(&self) -> MutexGuard<'_, LogWriter> {
+        self.writer.lock()
+    }
+
+    /// Tells readers and the log's owner how far it is flushed.
+    pub(in crate::log) fn publish(&self, flushed_offset: Offset) {
+        self.segments.set_flushed(flushed_offset);
+        self.progress.send_replace(Progress {
+            flushed_offset,
+            failure: None,
+        });
+    }
+
+    /// Ends the log.
+    pub(in crate::log) fn fail(&self, failure: Error) {
+        let mut pending = self.pending.lock();
+        if pending.failure.is_some() {
+            return;
+        }
+        pending.failure = Some(failure.clone());
+        let dropped = std::mem::take(&mut pending.ops);
+        drop(pending);
+        drop(dropped);
+        self.progress
+            .send_modify(|progress| progress.failure = Some(failure));
+    }
+
+    pub(super) fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+}

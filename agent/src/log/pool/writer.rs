@@ -1,0 +1,246 @@
+//! Writes one log's files: the part of a log that is only touched by the thread that works on it.
+
+use std::{
+    io::IoSlice,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use esker_proto::types::Offset;
+use tokio::sync::oneshot;
+
+use super::{Op, Room, Write, queue::Work};
+use crate::log::{
+    disk::{Disk, DiskFile},
+    error::{Error, failed},
+    files,
+    mark::{Mark, MarkFile},
+    segment::Segment,
+};
+
+/// Batches per `pwritev`: two slices each, and Linux takes 1,024.
+const BATCHES_PER_WRITE: usize = 512;
+
+/// Where a log is being written.
+#[derive(Debug)]
+pub(in crate::log) struct LogWriter {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    mark: MarkFile,
+    /// The segment that grows; none right after a roll.
+    segment: Option<Arc<Segment>>,
+    position: u64,
+    written_offset: Offset,
+    /// Written and not flushed.
+    is_dirty: bool,
+    /// A file was created or removed since the directory was flushed.
+    is_dir_dirty: bool,
+    /// The pool will flush the log when its interval is over.
+    is_flush_scheduled: bool,
+    /// Who waits for the flush.
+    barriers: Vec<oneshot::Sender<()>>,
+    /// Room of what is written and not yet published.
+    rooms: Vec<Room>,
+}
+
+impl LogWriter {
+    /// Goes on at the end of `segment`, whose file it has if it is not empty.
+    pub(in crate::log) fn new(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        mark: MarkFile,
+        segment: Option<Arc<Segment>>,
+        written_offset: Offset,
+    ) -> Self {
+        Self {
+            disk,
+            dir,
+            mark,
+            position: segment.as_ref().map_or(0, |segment| segment.size_bytes()),
+            segment,
+            written_offset,
+            is_dirty: false,
+            is_dir_dirty: false,
+            is_flush_scheduled: false,
+            barriers: Vec::new(),
+            rooms: Vec::new(),
+        }
+    }
+
+    /// Does what is queued, short of the flush that ends the group.
+    pub(super) fn run(&mut self, work: &mut Work) -> Result<(), Error> {
+        let mut ops = work.ops.drain(..).peekable();
+        let mut batches: Vec<Write> = Vec::new();
+        while let Some(op) = ops.next() {
+            match op {
+                Op::Write(write) => {
+                    batches.push(write);
+                    let is_more = ops.peek().is_some_and(|op| matches!(op, Op::Write(_)));
+                    if !is_more || batches.len() == BATCHES_PER_WRITE {
+                        self.write(&mut batches)?;
+                    }
+                }
+                op => self.run_rare(op)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn run_rare(&mut self, op: Op) -> Result<(), Error> {
+        match op {
+            Op::Write(write) => self.write(&mut vec![write]),
+            Op::Begin(segment) => {
+                // What was written before must not need this file's flush to be durable.
+                self.flush()?;
+                if let Some(sealed) = self.segment.replace(segment) {
+                    sealed.set_readable(self.position);
+                }
+                self.position = 0;
+                Ok(())
+            }
+            Op::Checkpoint { path, frame } => {
+                self.flush()?;
+                files::replace(&*self.disk, &path, &frame)
+            }
+            Op::Remove(paths) => self.remove(&paths),
+            Op::Close => self.close(),
+            Op::Barrier(done) => {
+                self.barriers.push(done);
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&mut self, batches: &mut Vec<Write>) -> Result<(), Error> {
+        let segment = self
+            .segment
+            .clone()
+            .expect("a segment begins before its first batch");
+        let file = self.file_of(&segment)?;
+        let mut slices = Vec::with_capacity(2 * batches.len());
+        for batch in &*batches {
+            slices.push(IoSlice::new(&batch.header));
+            slices.push(IoSlice::new(&batch.body));
+        }
+        let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        self.is_dirty = true;
+        file.write_at(&mut slices, self.position)
+            .map_err(failed("write", &segment.path))?;
+        self.position += bytes;
+        for batch in batches.drain(..) {
+            self.written_offset = batch.next_offset;
+            self.rooms.push(batch.room);
+        }
+        Ok(())
+    }
+
+    fn file_of(&mut self, segment: &Segment) -> Result<Arc<dyn DiskFile>, Error> {
+        if let Some(file) = segment.file() {
+            return Ok(file.clone());
+        }
+        let file = self
+            .disk
+            .create(&segment.path)
+            .map_err(failed("create", &segment.path))?;
+        segment.set_file(file.clone());
+        self.is_dir_dirty = true;
+        Ok(file)
+    }
+
+    /// Removes oldest first; a crash between leaves a gap only below what is removed anyway.
+    fn remove(&mut self, paths: &[PathBuf]) -> Result<(), Error> {
+        for path in paths {
+            match self.disk.remove(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(failed("remove", path)(error));
+                }
+                _ => self.is_dir_dirty = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        let mark = self.mark_now();
+        self.mark.close(mark)
+    }
+
+    /// Whether the log must be flushed for what was done to be durable.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.is_dirty || self.is_dir_dirty
+    }
+
+    /// Notes that the log's flush is in the pool's calendar; whether it was before.
+    pub(super) fn set_flush_scheduled(&mut self) -> bool {
+        std::mem::replace(&mut self.is_flush_scheduled, true)
+    }
+
+    pub(super) fn clear_flush_scheduled(&mut self) {
+        self.is_flush_scheduled = false;
+    }
+
+    /// Whether somebody waits for the flush, whatever the policy.
+    pub(super) fn has_barriers(&self) -> bool {
+        !self.barriers.is_empty()
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        if let Some(segment) = self.segment.as_ref().filter(|_| self.is_dirty)
+            && let Some(file) = segment.file()
+        {
+            file.sync_data().map_err(failed("fsync", &segment.path))?;
+        }
+        if self.is_dir_dirty {
+            self.disk
+                .sync_dir(&self.dir)
+                .map_err(failed("fsync directory", &self.dir))?;
+        }
+        self.note_flushed()
+    }
+
+    /// Notes that all that was written is durable, by whichever call.
+    pub(super) fn note_flushed(&mut self) -> Result<(), Error> {
+        let was_dirty = std::mem::take(&mut self.is_dirty);
+        self.is_dir_dirty = false;
+        if !was_dirty {
+            return Ok(());
+        }
+        let mark = self.mark_now();
+        self.mark.advance(mark)
+    }
+
+    /// Lets readers see what is written, gives back its room, and returns where it ends.
+    pub(super) fn publish(&mut self) -> Offset {
+        if let Some(segment) = &self.segment {
+            segment.set_readable(self.position);
+        }
+        self.rooms.clear();
+        self.written_offset
+    }
+
+    /// Tells those who waited that all before is durable.
+    pub(super) fn release_barriers(&mut self) {
+        for barrier in self.barriers.drain(..) {
+            // Whoever waited may have gone.
+            let _ = barrier.send(());
+        }
+    }
+
+    fn mark_now(&self) -> Mark {
+        Mark {
+            segment: self
+                .segment
+                .as_ref()
+                .map_or(self.written_offset, |s| s.base_offset),
+            position: self.position,
+            flushed_offset: self.written_offset,
+            is_clean: false,
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}

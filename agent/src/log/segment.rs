@@ -1,0 +1,212 @@
+//! Segments as readers see them: a file, how much of it may be read, and where batches begin.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use esker_index::IndexEntry;
+use esker_proto::{
+    batch::BatchHeader,
+    types::{Offset, Position, TimestampMs},
+};
+use parking_lot::RwLock;
+
+use super::disk::DiskFile;
+
+/// A reader steps over at most this many bytes of headers and bodies, and one batch, to find an
+/// offset it was not at before.
+pub(super) const RUN_BYTES: u64 = 64 << 10;
+
+/// One segment of the local log, active or sealed.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) base_offset: Offset,
+    pub(super) path: PathBuf,
+    /// Set when the first batch is written: an idle partition holds no file open.
+    file: OnceLock<Arc<dyn DiskFile>>,
+    /// Bytes that are written and flushed.
+    readable_bytes: AtomicU64,
+    index: RwLock<ReadIndex>,
+}
+
+/// Where the runs of a segment begin. Runs are appended, not necessarily flushed.
+#[derive(Debug)]
+struct ReadIndex {
+    runs: Vec<Run>,
+    size_bytes: u64,
+    next_offset: Offset,
+}
+
+/// Whole batches, about [`RUN_BYTES`] of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) base_offset: Offset,
+    pub(super) position: u64,
+    max_timestamp: TimestampMs,
+}
+
+impl Segment {
+    pub(super) fn empty(path: PathBuf, base_offset: Offset) -> Self {
+        let index = ReadIndex {
+            runs: Vec::new(),
+            size_bytes: 0,
+            next_offset: base_offset,
+        };
+        Self {
+            base_offset,
+            path,
+            file: OnceLock::new(),
+            readable_bytes: AtomicU64::new(0),
+            index: RwLock::new(index),
+        }
+    }
+
+    /// A sealed segment whose batches were not looked at: its entries are its runs.
+    pub(super) fn sealed(path: PathBuf, base_offset: Offset, entries: &[IndexEntry]) -> Self {
+        let segment = Self::empty(path, base_offset);
+        let mut index = segment.index.write();
+        for entry in entries {
+            index.runs.push(Run {
+                base_offset: entry.base_offset,
+                position: entry.position.get(),
+                max_timestamp: entry.max_timestamp,
+            });
+            index.next_offset = entry.next_offset();
+            index.size_bytes = entry.next_position().get();
+        }
+        let size_bytes = index.size_bytes;
+        drop(index);
+        segment.set_readable(size_bytes);
+        segment
+    }
+
+    pub(super) fn file(&self) -> Option<&Arc<dyn DiskFile>> {
+        self.file.get()
+    }
+
+    /// Gives the segment its file, once.
+    pub(super) fn set_file(&self, file: Arc<dyn DiskFile>) {
+        let is_first = self.file.set(file).is_ok();
+        debug_assert!(is_first, "a segment gets its file once");
+    }
+
+    pub(super) fn readable_bytes(&self) -> u64 {
+        self.readable_bytes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_readable(&self, bytes: u64) {
+        self.readable_bytes.store(bytes, Ordering::Release);
+    }
+
+    pub(super) fn next_offset(&self) -> Offset {
+        self.index.read().next_offset
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.index.read().size_bytes
+    }
+
+    /// Notes the batch that is appended next.
+    pub(super) fn push(&self, batch: &BatchHeader) {
+        self.index.write().push(batch);
+    }
+
+    /// Returns where to begin reading to find `offset`.
+    pub(super) fn run_of(&self, offset: Offset) -> Position {
+        let index = self.index.read();
+        let after = index.runs.partition_point(|run| run.base_offset <= offset);
+        let run = after.checked_sub(1).map(|run| index.runs[run].position);
+        Position::new(run.unwrap_or(0))
+    }
+
+    /// Returns the first run that may hold a record of `timestamp` or later.
+    pub(super) fn run_since(&self, timestamp: TimestampMs) -> Option<Run> {
+        let index = self.index.read();
+        index
+            .runs
+            .iter()
+            .find(|run| run.max_timestamp >= timestamp)
+            .copied()
+    }
+}
+
+impl ReadIndex {
+    fn push(&mut self, batch: &BatchHeader) {
+        debug_assert_eq!(batch.base_offset, self.next_offset);
+        let max_timestamp = batch.max_timestamp.max(batch.base_timestamp);
+        let position = self.size_bytes;
+        match self.runs.last_mut() {
+            Some(run) if position - run.position < RUN_BYTES => {
+                run.max_timestamp = run.max_timestamp.max(max_timestamp);
+            }
+            _ => self.runs.push(Run {
+                base_offset: batch.base_offset,
+                position,
+                max_timestamp,
+            }),
+        }
+        self.size_bytes += u64::from(batch.size_bytes);
+        self.next_offset = batch.next_offset();
+    }
+}
+
+/// The segments of a log, oldest first, swapped as a whole: a reader works on the list as it was
+/// when it began, and the files in it stay open as long as it does.
+#[derive(Debug, Default)]
+pub(super) struct Segments(RwLock<List>);
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct List {
+    pub(super) segments: Arc<Vec<Arc<Segment>>>,
+    /// Where the local log begins, also when it has no segment.
+    pub(super) start_offset: Offset,
+    /// Offset after the last flushed record.
+    pub(super) flushed_offset: Offset,
+}
+
+impl Segments {
+    pub(super) fn new(list: List) -> Self {
+        Self(RwLock::new(list))
+    }
+
+    pub(super) fn list(&self) -> List {
+        self.0.read().clone()
+    }
+
+    pub(super) fn replace(&self, list: List) {
+        *self.0.write() = list;
+    }
+
+    pub(super) fn push(&self, segment: Arc<Segment>) {
+        Arc::make_mut(&mut self.0.write().segments).push(segment);
+    }
+
+    /// Forgets all segments that begin below `start_offset`, which a segment or the end is at.
+    pub(super) fn drop_below(&self, start_offset: Offset) {
+        let mut list = self.0.write();
+        Arc::make_mut(&mut list.segments).retain(|segment| segment.base_offset >= start_offset);
+        list.start_offset = start_offset;
+    }
+
+    pub(super) fn flushed_offset(&self) -> Offset {
+        self.0.read().flushed_offset
+    }
+
+    pub(super) fn set_flushed(&self, flushed_offset: Offset) {
+        self.0.write().flushed_offset = flushed_offset;
+    }
+}
+
+impl List {
+    /// Returns the segment that holds or will hold `offset`.
+    pub(super) fn segment_of(&self, offset: Offset) -> Option<&Arc<Segment>> {
+        let after = self
+            .segments
+            .partition_point(|segment| segment.base_offset <= offset);
+        self.segments.get(after.checked_sub(1)?)
+    }
+}

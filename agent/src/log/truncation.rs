@@ -1,0 +1,98 @@
+//! Cuts the end of a log off its files.
+
+use std::path::Path;
+
+use esker_index::EpochHistory;
+use esker_proto::{
+    batch::BatchHeaders,
+    types::{Offset, Position},
+};
+
+use super::{
+    disk::Disk,
+    error::{Damage, Error, failed},
+    files::{self, Listing, epochs_path, segment_path, state_path},
+    mark::{Mark, MarkFile},
+    segment::{List, Segment},
+    state::epochs_frame,
+};
+
+/// Cuts from the batch that holds `offset` on. Nothing of the log may be queued or in use.
+///
+/// Order: the mark claims less, the epochs are cut, then files go from the newest to the oldest, each
+/// durably before the next, so that a crash leaves a log that is whole and merely too long.
+pub(super) fn cut(
+    disk: &dyn Disk,
+    dir: &Path,
+    list: &List,
+    epochs: &EpochHistory,
+    offset: Offset,
+) -> Result<(), Error> {
+    files::replace(disk, &epochs_path(dir), &epochs_frame(epochs))?;
+    if list
+        .segments
+        .last()
+        .is_none_or(|last| last.next_offset() <= offset)
+    {
+        return Ok(());
+    }
+    MarkFile::replace(
+        disk,
+        dir,
+        Mark {
+            flushed_offset: list.start_offset,
+            ..Mark::default()
+        },
+    )?;
+    let listing = Listing::read(disk, dir)?;
+    for state in listing.states.iter().rev().filter(|state| **state > offset) {
+        remove(disk, dir, &state_path(dir, *state))?;
+    }
+    for base in listing
+        .segments
+        .iter()
+        .rev()
+        .filter(|base| **base >= offset)
+    {
+        remove(disk, dir, &segment_path(dir, *base))?;
+    }
+    match list
+        .segment_of(offset)
+        .filter(|segment| segment.base_offset < offset)
+    {
+        Some(segment) => cut_segment(segment, offset),
+        None => Ok(()),
+    }
+}
+
+fn remove(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<(), Error> {
+    disk.remove(path).map_err(failed("remove", path))?;
+    disk.sync_dir(dir).map_err(failed("fsync directory", dir))
+}
+
+fn cut_segment(segment: &Segment, offset: Offset) -> Result<(), Error> {
+    let Some(file) = segment.file() else {
+        return Ok(());
+    };
+    let start = segment.run_of(offset).get();
+    let length = usize::try_from(segment.size_bytes() - start).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    file.read_at(&mut bytes, length, start)
+        .map_err(failed("read", &segment.path))?;
+    let mut headers = BatchHeaders::new(&bytes);
+    let mut position = start;
+    while let Some(batch) = headers.next() {
+        let batch = batch.map_err(|fault| Error::Corrupt {
+            path: segment.path.clone(),
+            position: Position::new(position),
+            damage: Damage::Batch(fault),
+        })?;
+        if batch.next_offset() > offset {
+            break;
+        }
+        position = start + headers.position().get();
+    }
+    file.truncate(position)
+        .map_err(failed("truncate", &segment.path))?;
+    file.sync_data().map_err(failed("fsync", &segment.path))
+}
