@@ -187,6 +187,9 @@ impl Error {
 
     /// Names an object whose bytes are wrong.
     pub fn corrupt(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Corrupt { key: key.into(), reason: reason.into() }
+        Self::Corrupt {
+            key: key.into(),
+            reason: reason.into(),
+        }
     }
 }

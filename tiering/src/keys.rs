@@ -72,15 +72,33 @@ pub struct SegmentName {
 
 impl From<&SegmentMeta> for SegmentName {
     fn from(meta: &SegmentMeta) -> Self {
-        let SegmentMeta { base_offset, leader_epoch, segment_id, .. } = *meta;
-        Self { base_offset, leader_epoch, segment_id }
+        let SegmentMeta {
+            base_offset,
+            leader_epoch,
+            segment_id,
+            ..
+        } = *meta;
+        Self {
+            base_offset,
+            leader_epoch,
+            segment_id,
+        }
     }
 }
 
 impl From<&PageRef> for PageName {
     fn from(page: &PageRef) -> Self {
-        let PageRef { base_offset, leader_epoch, id, .. } = *page;
-        Self { base_offset, leader_epoch, id: id.get() }
+        let PageRef {
+            base_offset,
+            leader_epoch,
+            id,
+            ..
+        } = *page;
+        Self {
+            base_offset,
+            leader_epoch,
+            id: id.get(),
+        }
     }
 }
 
@@ -102,7 +120,11 @@ impl fmt::Display for Key {
             Self::Page(tp, page) => {
                 let (base, epoch) = (page.base_offset.get(), page.leader_epoch.get());
                 let id = page.id.simple();
-                write!(f, "{}/pages/{base:020}-{epoch:010}-{id}.parquet", Folder(tp))
+                write!(
+                    f,
+                    "{}/pages/{base:020}-{epoch:010}-{id}.parquet",
+                    Folder(tp)
+                )
             }
             Self::Segment(tp, segment) => {
                 let (base, epoch) = (segment.base_offset.get(), segment.leader_epoch.get());
@@ -126,9 +148,10 @@ impl Key {
             ["topics", topic, partition, kind, name] => {
                 parse_partition_key(parse_folder(topic, partition)?, kind, name)?
             }
-            ["probe", run, number] => {
-                Self::Probe { run: run.parse().ok()?, number: number.parse().ok()? }
-            }
+            ["probe", run, number] => Self::Probe {
+                run: run.parse().ok()?,
+                number: number.parse().ok()?,
+            },
             _ => return None,
         };
         // Whatever parses leniently (a plus sign, missing zeros, other hyphens) is not ours.
@@ -145,7 +168,14 @@ fn parse_partition_key(tp: TopicPartition, kind: &str, name: &str) -> Option<Key
         "boundary" => Some(Key::ManifestBoundary(tp, name.parse().ok()?)),
         "pages" => {
             let (base_offset, leader_epoch, id) = parse_name(name.strip_suffix(".parquet")?)?;
-            Some(Key::Page(tp, PageName { base_offset, leader_epoch, id }))
+            Some(Key::Page(
+                tp,
+                PageName {
+                    base_offset,
+                    leader_epoch,
+                    id,
+                },
+            ))
         }
         "segments" => Some(Key::Segment(tp, parse_segment(name)?)),
         _ => None,
@@ -154,7 +184,11 @@ fn parse_partition_key(tp: TopicPartition, kind: &str, name: &str) -> Option<Key
 
 fn parse_segment(name: &str) -> Option<SegmentName> {
     let (base_offset, leader_epoch, id) = parse_name(name.strip_suffix(".log")?)?;
-    Some(SegmentName { base_offset, leader_epoch, segment_id: SegmentId::new(id) })
+    Some(SegmentName {
+        base_offset,
+        leader_epoch,
+        segment_id: SegmentId::new(id),
+    })
 }
 
 /// Takes apart `{base}-{epoch}-{id}`.
@@ -171,12 +205,18 @@ fn parse_snapshot(name: &str) -> Option<Key> {
     for (index, byte) in sha256.iter_mut().enumerate() {
         *byte = u8::from_str_radix(digest.get(index * 2..index * 2 + 2)?, 16).ok()?;
     }
-    Some(Key::MetadataSnapshot { slot: slot.parse().ok()?, sha256 })
+    Some(Key::MetadataSnapshot {
+        slot: slot.parse().ok()?,
+        sha256,
+    })
 }
 
 fn parse_folder(topic: &str, partition: &str) -> Option<TopicPartition> {
     let topic_id: TopicId = topic.parse().ok()?;
-    Some(TopicPartition { topic_id, partition: PartitionId::new(partition.parse().ok()?) })
+    Some(TopicPartition {
+        topic_id,
+        partition: PartitionId::new(partition.parse().ok()?),
+    })
 }
 
 /// The keys of one partition.
@@ -258,7 +298,10 @@ struct Folder<'a>(&'a TopicPartition);
 
 impl fmt::Display for Folder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TopicPartition { topic_id, partition } = self.0;
+        let TopicPartition {
+            topic_id,
+            partition,
+        } = self.0;
         write!(f, "{}/{topic_id}/{:06}", Keys::TOPICS, partition.get())
     }
 }

@@ -118,5 +118,7 @@ pub mod error;
 pub mod keys;
 pub mod reader;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use error::{Error, ErrorKind};

@@ -146,7 +146,10 @@ impl ChainBody for Manifest {
     }
 
     fn decode(key: &str, bytes: Bytes) -> Result<Self, Error> {
-        Self::decode(bytes).map_err(|source| Error::Index { key: key.to_owned(), source })
+        Self::decode(bytes).map_err(|source| Error::Index {
+            key: key.to_owned(),
+            source,
+        })
     }
 
     fn nonce_of(bytes: &[u8]) -> Option<u128> {

@@ -35,7 +35,10 @@ pub(super) struct Boundary {
 }
 
 impl Boundary {
-    const START: Self = Self { floor: FIRST_SLOT, swept_below: FIRST_SLOT };
+    const START: Self = Self {
+        floor: FIRST_SLOT,
+        swept_below: FIRST_SLOT,
+    };
 
     pub(super) fn encode(self, nonce: u128) -> Bytes {
         let mut bytes = BytesMut::with_capacity(LENGTH);
@@ -73,7 +76,9 @@ impl Boundary {
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("the length was checked")
+    bytes[at..at + N]
+        .try_into()
+        .expect("the length was checked")
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {
@@ -92,7 +97,13 @@ pub(super) struct BoundaryCursor {
 
 impl BoundaryCursor {
     pub(super) const fn new(store: Store, chain: ChainName) -> Self {
-        Self { store, chain, number: 0, boundary: Boundary::START, is_placed: false }
+        Self {
+            store,
+            chain,
+            number: 0,
+            boundary: Boundary::START,
+            is_placed: false,
+        }
     }
 
     /// The boundary as last read.
@@ -151,7 +162,10 @@ impl BoundaryCursor {
         }
         self.number += 1;
         let swept_below = next.swept_below.max(self.boundary.swept_below);
-        self.boundary = Boundary { floor: next.floor, swept_below };
+        self.boundary = Boundary {
+            floor: next.floor,
+            swept_below,
+        };
         Ok(())
     }
 
@@ -164,14 +178,20 @@ impl BoundaryCursor {
     ) -> Result<Boundary, Error> {
         while self.refresh().await?.floor < raised.floor {
             let swept_below = raised.swept_below.max(self.boundary.swept_below);
-            let next = Boundary { floor: raised.floor, swept_below };
+            let next = Boundary {
+                floor: raised.floor,
+                swept_below,
+            };
             let (key, body) = (self.chain.boundary(self.number + 1), next.encode(nonce));
             match put_definite(&self.store, &key, body, Boundary::nonce_of, policy).await {
                 Put::Won => self.advance(next)?,
                 Put::Lost(bytes) => self.advance(Boundary::decode(&key, &bytes)?)?,
                 Put::Refused(error) => return Err(error),
                 Put::Unknown(error) => {
-                    return Err(Error::OutcomeUnknown { key, source: Some(error.into()) });
+                    return Err(Error::OutcomeUnknown {
+                        key,
+                        source: Some(error.into()),
+                    });
                 }
             }
         }

@@ -34,7 +34,10 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// The pause after the given number of tries: between half and all of what doubling gives.
     fn pause(&self, tries: u32, noise: u128) -> Duration {
-        let doubled = self.backoff.saturating_mul(1 << tries.min(16)).min(self.backoff_max);
+        let doubled = self
+            .backoff
+            .saturating_mul(1 << tries.min(16))
+            .min(self.backoff_max);
         let part = u32::try_from((noise >> (tries % 16 * 8)) & 0xff).unwrap_or(0);
         doubled / 2 + doubled / 512 * part
     }
@@ -98,7 +101,11 @@ pub async fn put_definite(
         let pause = policy.pause(tries, ours);
         let may_pass = error.is_retryable() || error.is_not_found();
         if !may_pass || start.elapsed() + pause > policy.deadline {
-            return if is_in_doubt { Put::Unknown(error) } else { Put::Refused(error) };
+            return if is_in_doubt {
+                Put::Unknown(error)
+            } else {
+                Put::Refused(error)
+            };
         }
         note_retry(key, tries, &error);
         tokio::time::sleep(pause).await;

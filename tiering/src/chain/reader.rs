@@ -40,7 +40,11 @@ impl ChainReader {
     /// Starts to follow `chain`.
     pub fn new(store: Store, chain: ChainName) -> Self {
         let boundary = BoundaryCursor::new(store.clone(), chain);
-        Self { store, chain, boundary }
+        Self {
+            store,
+            chain,
+            boundary,
+        }
     }
 
     /// Reads up to `limit` slots from `from` on, for a chain whose every slot counts.
@@ -137,8 +141,12 @@ impl ChainReader {
         from: u64,
     ) -> Result<Option<Entry<B>>, Error> {
         let slot = last.map_or(from, |last| last.slot + 1);
-        let Some(entry) = self.read::<B>(slot).await? else { return Ok(None) };
-        let Some(last) = last else { return Ok(Some(entry)) };
+        let Some(entry) = self.read::<B>(slot).await? else {
+            return Ok(None);
+        };
+        let Some(last) = last else {
+            return Ok(Some(entry));
+        };
         let follows = if entry.body.prev_sha256() != last.sha256 {
             Err("the slot does not name the one before it".to_owned())
         } else if entry.body.epoch() < last.body.epoch() {
@@ -164,7 +172,10 @@ impl ChainReader {
         if body.slot() == slot {
             return Ok(Some(Entry { slot, body, sha256 }));
         }
-        Err(Error::corrupt(key, format!("made for slot {}", body.slot())))
+        Err(Error::corrupt(
+            key,
+            format!("made for slot {}", body.slot()),
+        ))
     }
 
     /// The newest slot a listing shows: where to begin, not where to end.
@@ -184,7 +195,11 @@ impl ChainReader {
             fault: Fault::Other,
             store: self.store.name().into(),
             key: self.chain.slots(),
-            source: object_store::Error::Generic { store: "chain", source: reason.into() }.into(),
+            source: object_store::Error::Generic {
+                store: "chain",
+                source: reason.into(),
+            }
+            .into(),
         }
     }
 }

@@ -74,10 +74,20 @@ impl<B: ChainBody + Clone> Chain<B> {
             refuse_newer(chain, tip.as_ref(), epoch)?;
             let body = open_with(tip.as_ref())?;
             let slot = rules::next_slot(tip.as_ref().map(|tip| tip.slot));
-            assert!(body.slot() == slot && body.epoch() == epoch, "made for this slot and epoch");
-            assert!(rules::opens(body.nonce()), "the nonce says that the body opens an epoch");
+            assert!(
+                body.slot() == slot && body.epoch() == epoch,
+                "made for this slot and epoch"
+            );
+            assert!(
+                rules::opens(body.nonce()),
+                "the nonce says that the body opens an epoch"
+            );
             let bytes = body.encode(tip.as_ref().map_or([0; 32], |tip| tip.sha256));
-            let opening = Entry { slot, body, sha256: sha256(&bytes) };
+            let opening = Entry {
+                slot,
+                body,
+                sha256: sha256(&bytes),
+            };
             let key = chain.slot(slot);
             match put_definite(&store, &key, bytes, B::nonce_of, policy).await {
                 Put::Won => {
@@ -107,7 +117,16 @@ impl<B: ChainBody + Clone> Chain<B> {
     ) -> Self {
         let (opened_at, epoch) = (opening.slot, opening.body.epoch());
         tracing::info!(key = chain.slot(opened_at), epoch, "chain opened");
-        Self { store, chain, policy, boundary, epoch, opened_at, tip: opening, state: State::Ready }
+        Self {
+            store,
+            chain,
+            policy,
+            boundary,
+            epoch,
+            opened_at,
+            tip: opening,
+            state: State::Ready,
+        }
     }
 
     /// The newest entry, which is this handle's own.
@@ -151,10 +170,20 @@ impl<B: ChainBody + Clone> Chain<B> {
     pub async fn append(&mut self, body: B) -> Result<&Entry<B>, Error> {
         let slot = self.next_slot();
         self.refuse_unless_ready()?;
-        assert!(body.slot() == slot && body.epoch() == self.epoch, "made for this slot and epoch");
-        assert!(!rules::opens(body.nonce()), "the nonce says that the body opens no epoch");
+        assert!(
+            body.slot() == slot && body.epoch() == self.epoch,
+            "made for this slot and epoch"
+        );
+        assert!(
+            !rules::opens(body.nonce()),
+            "the nonce says that the body opens no epoch"
+        );
         let bytes = body.encode(self.tip.sha256);
-        let entry = Entry { slot, body, sha256: sha256(&bytes) };
+        let entry = Entry {
+            slot,
+            body,
+            sha256: sha256(&bytes),
+        };
         self.state = State::InDoubt(entry, bytes);
         let result = self.put_doubtful().await;
         if result.as_ref().is_err_and(Error::has_no_side_effects) && self.is_in_doubt() {
@@ -178,7 +207,9 @@ impl<B: ChainBody + Clone> Chain<B> {
     }
 
     async fn put_doubtful(&mut self) -> Result<(), Error> {
-        let State::InDoubt(entry, bytes) = &self.state else { return Ok(()) };
+        let State::InDoubt(entry, bytes) = &self.state else {
+            return Ok(());
+        };
         let key = self.chain.slot(entry.slot);
         let put = put_definite(&self.store, &key, bytes.clone(), B::nonce_of, self.policy);
         match put.await {
@@ -192,7 +223,11 @@ impl<B: ChainBody + Clone> Chain<B> {
                 self.state = State::Fenced;
                 let theirs = B::decode(&key, bytes)?.epoch();
                 tracing::warn!(key, ours = self.epoch, theirs, "fenced");
-                Err(Error::Fenced { key, ours: self.epoch, theirs })
+                Err(Error::Fenced {
+                    key,
+                    ours: self.epoch,
+                    theirs,
+                })
             }
             Put::Refused(error) => Err(error),
             Put::Unknown(error) => Err(unknown(key, error)),
@@ -202,15 +237,18 @@ impl<B: ChainBody + Clone> Chain<B> {
     fn refuse_unless_ready(&self) -> Result<(), Error> {
         match self.state {
             State::Ready => Ok(()),
-            State::InDoubt(..) => {
-                Err(Error::OutcomeUnknown { key: self.chain.slot(self.next_slot()), source: None })
-            }
+            State::InDoubt(..) => Err(Error::OutcomeUnknown {
+                key: self.chain.slot(self.next_slot()),
+                source: None,
+            }),
             State::Fenced => Err(self.given_up()),
         }
     }
 
     fn given_up(&self) -> Error {
-        Error::GivenUp { key: self.chain.slot(self.next_slot()) }
+        Error::GivenUp {
+            key: self.chain.slot(self.next_slot()),
+        }
     }
 
     /// Deletes slots below `floor`, which is capped at the tip, and keeps those that opened an
@@ -269,12 +307,19 @@ fn refuse_newer<B: ChainBody>(
     match tip {
         Some(tip) if tip.body.epoch() > epoch => {
             let (key, theirs) = (chain.slot(tip.slot), tip.body.epoch());
-            Err(Error::Fenced { key, ours: epoch, theirs })
+            Err(Error::Fenced {
+                key,
+                ours: epoch,
+                theirs,
+            })
         }
         _ => Ok(()),
     }
 }
 
 fn unknown(key: String, error: Error) -> Error {
-    Error::OutcomeUnknown { key, source: Some(error.into()) }
+    Error::OutcomeUnknown {
+        key,
+        source: Some(error.into()),
+    }
 }

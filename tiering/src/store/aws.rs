@@ -43,14 +43,23 @@ struct Current {
 
 impl ChainCredentials {
     pub(crate) fn new(chain: SharedCredentialsProvider, clock: Arc<dyn Clock>) -> Self {
-        Self { chain, clock, current: Mutex::new(None) }
+        Self {
+            chain,
+            clock,
+            current: Mutex::new(None),
+        }
     }
 
     async fn renew(&self) -> object_store::Result<Current> {
         let found = self.chain.provide_credentials().await.map_err(|source| {
-            object_store::Error::Unauthenticated { path: String::new(), source: Box::new(source) }
+            object_store::Error::Unauthenticated {
+                path: String::new(),
+                source: Box::new(source),
+            }
         })?;
-        let expiry = found.expiry().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let expiry = found
+            .expiry()
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let expiry_ms = expiry.and_then(|at| i64::try_from(at.as_millis()).ok());
         let now = self.clock.now().get();
         let renew_at = expiry_ms.map_or(now + KEEP_MS, |expiry| expiry - RENEW_BEFORE_MS);
@@ -60,7 +69,10 @@ impl ChainCredentials {
             token: found.session_token().map(str::to_owned),
         };
         let renew_at = TimestampMs::new(renew_at);
-        Ok(Current { credential: Arc::new(credential), renew_at })
+        Ok(Current {
+            credential: Arc::new(credential),
+            renew_at,
+        })
     }
 }
 
@@ -70,7 +82,9 @@ impl CredentialProvider for ChainCredentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let mut current = self.current.lock().await;
-        if let Some(current) = current.as_ref().filter(|current| self.clock.now() < current.renew_at)
+        if let Some(current) = current
+            .as_ref()
+            .filter(|current| self.clock.now() < current.renew_at)
         {
             return Ok(Arc::clone(&current.credential));
         }

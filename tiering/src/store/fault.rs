@@ -57,7 +57,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WrongRegion(Some(region)) => {
-                return write!(f, "the bucket is in another region: set region={region} in the url");
+                return write!(
+                    f,
+                    "the bucket is in another region: set region={region} in the url"
+                );
             }
             Self::Refused(code) => return write!(f, "the store refused the request: {code}"),
             Self::Disk(kind) => return write!(f, "the store's directory cannot be used: {kind}"),
@@ -192,14 +195,18 @@ impl Fault {
             }
             "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken" => Self::ExpiredToken,
             "RequestTimeTooSkewed" | "RequestExpired" => Self::ClockSkew,
-            "SlowDown" | "ThrottlingException" | "TooManyRequests" | "ServerBusy" => Self::Throttled,
+            "SlowDown" | "ThrottlingException" | "TooManyRequests" | "ServerBusy" => {
+                Self::Throttled
+            }
             "InternalError" | "ServiceUnavailable" => Self::Server,
             "RequestTimeout" => Self::Timeout,
             "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "IncompleteBody" => {
                 Self::BadDigest
             }
             "NotImplemented" => Self::Unsupported,
-            "PreconditionFailed" | "ConditionalRequestConflict" | "OperationAborted" => Self::Exists,
+            "PreconditionFailed" | "ConditionalRequestConflict" | "OperationAborted" => {
+                Self::Exists
+            }
             "NoSuchKey" | "BlobNotFound" => return None,
             code if status_in(text).is_some_and(|status| status < 500) => {
                 Self::Refused(code.to_owned())
@@ -228,9 +235,8 @@ impl Fault {
 
     const fn of_variant(error: &object_store::Error) -> Option<Self> {
         Some(match error {
-            object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. } => {
-                Self::Exists
-            }
+            object_store::Error::AlreadyExists { .. }
+            | object_store::Error::Precondition { .. } => Self::Exists,
             object_store::Error::PermissionDenied { .. } => Self::AccessDenied,
             object_store::Error::Unauthenticated { .. } => Self::BadCredentials,
             object_store::Error::NotSupported { .. }

@@ -47,7 +47,10 @@ pub(crate) struct MeteredConnector {
 impl HttpConnector for MeteredConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(MeteredService { client, connector: self.clone() }))
+        Ok(HttpClient::new(MeteredService {
+            client,
+            connector: self.clone(),
+        }))
     }
 }
 
@@ -70,7 +73,11 @@ impl HttpService for MeteredService {
         });
         let meter = &self.connector.meter;
         meter.observe(verb, outcome, start.elapsed());
-        let received = reply.as_ref().ok().filter(|_| verb == Verb::Get).and_then(content_length);
+        let received = reply
+            .as_ref()
+            .ok()
+            .filter(|_| verb == Verb::Get)
+            .and_then(content_length);
         meter.add_bytes(sent, received.unwrap_or(0));
         reply
     }
@@ -80,24 +87,39 @@ impl MeteredService {
     fn note_date(&self, reply: &HttpResponse) {
         let Some(theirs) = date_of(reply) else { return };
         let ours = self.connector.clock.now();
-        self.connector.skew.0.store(theirs.get().saturating_sub(ours.get()), Ordering::Relaxed);
+        self.connector
+            .skew
+            .0
+            .store(theirs.get().saturating_sub(ours.get()), Ordering::Relaxed);
     }
 }
 
 fn content_length(reply: &HttpResponse) -> Option<u64> {
-    reply.headers().get("content-length")?.to_str().ok()?.parse().ok()
+    reply
+        .headers()
+        .get("content-length")?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
 }
 
 fn date_of(reply: &HttpResponse) -> Option<TimestampMs> {
     let date = reply.headers().get("date")?.to_str().ok()?;
     let date = httpdate::parse_http_date(date).ok()?;
     let since_epoch = date.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(TimestampMs::new(i64::try_from(since_epoch.as_millis()).ok()?))
+    Some(TimestampMs::new(
+        i64::try_from(since_epoch.as_millis()).ok()?,
+    ))
 }
 
 fn verb_of(request: &HttpRequest) -> Verb {
     let query = request.uri().query().unwrap_or("");
-    let has = |name: &str| query.split('&').any(|part| part.split('=').next() == Some(name));
+    let has = |name: &str| {
+        query
+            .split('&')
+            .any(|part| part.split('=').next() == Some(name))
+    };
     let is_conditional = |name: &str| request.headers().contains_key(name);
     match request.method().as_str() {
         "GET" if has("list-type") || query.contains("comp=list") => Verb::List,

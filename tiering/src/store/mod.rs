@@ -177,7 +177,9 @@ impl Store {
     /// `NotFound` if there is no such object, `Corrupt` if it ends before the range does.
     pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Error> {
         let expected = range.end.saturating_sub(range.start);
-        let bytes = self.read(key, GetOptions::new().with_range(Some(range.clone()))).await?;
+        let bytes = self
+            .read(key, GetOptions::new().with_range(Some(range.clone())))
+            .await?;
         if bytes.len() as u64 == expected {
             return Ok(bytes);
         }
@@ -199,7 +201,10 @@ impl Store {
             return Ok(bytes);
         }
         let cut = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-        let source = object_store::Error::Generic { store: "short read", source: cut.into() };
+        let source = object_store::Error::Generic {
+            store: "short read",
+            source: cut.into(),
+        };
         Err(self.error(key, source))
     }
 
@@ -221,11 +226,7 @@ impl Store {
     /// # Errors
     ///
     /// When the store does not confirm the put.
-    pub async fn put_object(
-        &self,
-        key: &str,
-        payload: impl Into<PutPayload>,
-    ) -> Result<(), Error> {
+    pub async fn put_object(&self, key: &str, payload: impl Into<PutPayload>) -> Result<(), Error> {
         let (path, payload) = (self.path(key)?, payload.into());
         let length = payload.content_length();
         let putting = self.put_off_thread(path, payload);
@@ -237,7 +238,10 @@ impl Store {
     /// The store's client digests the payload before its first await. For a segment that is tens of
     /// milliseconds, which acknowledgements must not wait for.
     async fn put_off_thread(&self, path: Path, payload: PutPayload) -> object_store::Result<()> {
-        let (objects, length) = (Arc::clone(&self.0.clients.objects), payload.content_length());
+        let (objects, length) = (
+            Arc::clone(&self.0.clients.objects),
+            payload.content_length(),
+        );
         let put = async move { objects.put(&path, payload).await.map(drop) };
         if !self.0.clients.digests_puts || length < LARGE_PUT_BYTES {
             return put.await;
@@ -260,7 +264,10 @@ impl Store {
             Err(error) => return CreateOutcome::Refused(error),
         };
         let length = body.len();
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let options = PutOptions {
+            mode: PutMode::Create,
+            ..PutOptions::default()
+        };
         let creating = self.0.clients.creator.put_opts(&path, body.into(), options);
         let bounded = tokio::time::timeout(self.0.request_timeout, creating);
         let start = Instant::now();
@@ -271,7 +278,8 @@ impl Store {
         match reply {
             Ok(Ok(_)) => CreateOutcome::Created,
             Ok(Err(
-                object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. },
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. },
             )) => CreateOutcome::Exists,
             Ok(Err(error)) => self.create_failed(key, error),
             Err(_) => CreateOutcome::Unknown(Error::Timeout {
@@ -284,7 +292,10 @@ impl Store {
 
     fn create_failed(&self, key: &str, error: object_store::Error) -> CreateOutcome {
         match self.error(key, error) {
-            Error::Store { fault: Fault::Exists, .. } => CreateOutcome::Exists,
+            Error::Store {
+                fault: Fault::Exists,
+                ..
+            } => CreateOutcome::Exists,
             error if error.has_no_side_effects() => CreateOutcome::Refused(error),
             error => CreateOutcome::Unknown(error),
         }
@@ -298,9 +309,9 @@ impl Store {
         prefix: &str,
         start_after: Option<&str>,
     ) -> BoxStream<'static, Result<ObjectInfo, Error>> {
-        let paths = self.path(prefix).and_then(|path| {
-            Ok((path, start_after.map(|key| self.path(key)).transpose()?))
-        });
+        let paths = self
+            .path(prefix)
+            .and_then(|path| Ok((path, start_after.map(|key| self.path(key)).transpose()?)));
         let (path, offset) = match paths {
             Ok(paths) => paths,
             Err(error) => return stream::once(async { Err(error) }).boxed(),
@@ -315,7 +326,11 @@ impl Store {
             Ok(meta) => Ok(store.info(&meta)),
             Err(error) => Err(store.error(&prefix, error)),
         });
-        if self.0.clients.lists_in_order { listed.boxed() } else { self.sorted(listed.boxed()) }
+        if self.0.clients.lists_in_order {
+            listed.boxed()
+        } else {
+            self.sorted(listed.boxed())
+        }
     }
 
     /// Holds the whole listing, which only stores on this machine need.
@@ -327,8 +342,14 @@ impl Store {
         let start = Instant::now();
         let sorting = async move {
             let found = listed.try_collect::<Vec<_>>().await;
-            let outcome = if found.is_ok() { Outcome::Ok } else { Outcome::Failed };
-            let pages = found.as_ref().map_or(0, |found| found.len() as u64 / LIST_PAGE);
+            let outcome = if found.is_ok() {
+                Outcome::Ok
+            } else {
+                Outcome::Failed
+            };
+            let pages = found
+                .as_ref()
+                .map_or(0, |found| found.len() as u64 / LIST_PAGE);
             (0..=pages).for_each(|_| store.count(Verb::List, outcome, start));
             let mut found = found?;
             found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -360,7 +381,9 @@ impl Store {
         loop {
             // The bound holds per step, since there may be any number of keys.
             let step = tokio::time::timeout(self.0.call_timeout, replies.next()).await;
-            let Ok(step) = step else { return Err(self.timed_out(Verb::Delete, &first)) };
+            let Ok(step) = step else {
+                return Err(self.timed_out(Verb::Delete, &first));
+            };
             let Some(reply) = step else { return result };
             self.count(Verb::Delete, outcome_of(&reply), start);
             match reply {
@@ -387,7 +410,11 @@ impl Store {
 
     fn timed_out(&self, verb: Verb, key: &str) -> Error {
         let waited = self.0.call_timeout;
-        Error::Timeout { operation: verb.name(), key: key.to_owned(), waited }
+        Error::Timeout {
+            operation: verb.name(),
+            key: key.to_owned(),
+            waited,
+        }
     }
 
     fn count(&self, verb: Verb, outcome: Outcome, start: Instant) {
@@ -426,10 +453,17 @@ impl Store {
         let fault = Fault::of(&source);
         // A missing bucket answers 404 too, and must not pass for a missing object.
         if matches!(source, object_store::Error::NotFound { .. }) && fault == Fault::Other {
-            return Error::NotFound { key: key.to_owned() };
+            return Error::NotFound {
+                key: key.to_owned(),
+            };
         }
         let (store, key) = (Arc::clone(&self.0.name), key.to_owned());
-        Error::Store { fault, store, key, source: Arc::new(source) }
+        Error::Store {
+            fault,
+            store,
+            key,
+            source: Arc::new(source),
+        }
     }
 
     /// The SDK's client, where the store is S3.
@@ -440,7 +474,9 @@ impl Store {
 }
 
 fn outcome_of<T>(reply: &object_store::Result<T>) -> Outcome {
-    reply.as_ref().map_or_else(Outcome::of_error, |_| Outcome::Ok)
+    reply
+        .as_ref()
+        .map_or_else(Outcome::of_error, |_| Outcome::Ok)
 }
 
 #[cfg(test)]

@@ -52,7 +52,12 @@ impl Clients {
     }
 
     fn http(objects: Arc<dyn ObjectStore>, creator: Arc<dyn ObjectStore>) -> Self {
-        Self { creator, is_http: true, lists_in_order: true, ..Self::plain(objects) }
+        Self {
+            creator,
+            is_http: true,
+            lists_in_order: true,
+            ..Self::plain(objects)
+        }
     }
 }
 
@@ -74,9 +79,11 @@ pub(crate) async fn open(
     match &url.place {
         Place::S3(place) => http.s3(place).await,
         Place::Gcs { bucket, endpoint } => http.gcs(bucket, endpoint.as_deref()),
-        Place::Azure { container, account, endpoint } => {
-            http.azure(container, account.as_deref(), endpoint.clone())
-        }
+        Place::Azure {
+            container,
+            account,
+            endpoint,
+        } => http.azure(container, account.as_deref(), endpoint.clone()),
         Place::Directory(path) => directory(url, path),
         Place::Memory => Ok(Clients::plain(Arc::new(InMemory::new()))),
     }
@@ -188,16 +195,24 @@ impl Http<'_> {
         &self,
         store: object_store::Result<S>,
     ) -> Result<Arc<dyn ObjectStore>, Error> {
-        store.map(|store| Arc::new(store) as _).map_err(|error| self.refused(error.to_string()))
+        store
+            .map(|store| Arc::new(store) as _)
+            .map_err(|error| self.refused(error.to_string()))
     }
 
     fn refused(&self, reason: String) -> Error {
-        Error::Settings { store: self.url.to_string(), reason }
+        Error::Settings {
+            store: self.url.to_string(),
+            reason,
+        }
     }
 }
 
 fn no_retry() -> RetryConfig {
-    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+    RetryConfig {
+        max_retries: 0,
+        ..RetryConfig::default()
+    }
 }
 
 /// With the bucket in the host name, the client wants it in the endpoint too.
@@ -223,11 +238,13 @@ const DEFAULT_REGION: &str = "us-east-1";
 impl Http<'_> {
     fn static_credentials(&self) -> Option<AwsCredentialProvider> {
         let keys = self.options.s3_credentials.as_ref()?;
-        Some(Arc::new(object_store::StaticCredentialProvider::new(AwsCredential {
-            key_id: keys.access_key_id.clone(),
-            secret_key: keys.secret_access_key.clone(),
-            token: keys.session_token.clone(),
-        })))
+        Some(Arc::new(object_store::StaticCredentialProvider::new(
+            AwsCredential {
+                key_id: keys.access_key_id.clone(),
+                secret_key: keys.secret_access_key.clone(),
+                token: keys.session_token.clone(),
+            },
+        )))
     }
 
     #[cfg(feature = "aws")]
@@ -237,7 +254,11 @@ impl Http<'_> {
         if let Some(credentials) = self.static_credentials()
             && let Some(region) = region.clone().or_else(|| default_region.clone())
         {
-            return Ok(FoundS3 { region, endpoint: place.endpoint.clone(), credentials });
+            return Ok(FoundS3 {
+                region,
+                endpoint: place.endpoint.clone(),
+                credentials,
+            });
         }
         let config = super::aws::load(region).await;
         let endpoint = place.endpoint.clone().or_else(|| endpoint_of(&config));
@@ -246,14 +267,22 @@ impl Http<'_> {
             self.refused("the region is missing: set region= in the url, or AWS_REGION".to_owned())
         })?;
         if let Some(credentials) = self.static_credentials() {
-            return Ok(FoundS3 { region, endpoint, credentials });
+            return Ok(FoundS3 {
+                region,
+                endpoint,
+                credentials,
+            });
         }
         let chain = config.credentials_provider().ok_or_else(|| {
             self.refused("no AWS credentials: set AWS_PROFILE or AWS_ACCESS_KEY_ID".to_owned())
         })?;
         let clock = Arc::clone(&self.options.clock);
         let credentials = Arc::new(super::aws::ChainCredentials::new(chain, clock));
-        Ok(FoundS3 { region, endpoint, credentials })
+        Ok(FoundS3 {
+            region,
+            endpoint,
+            credentials,
+        })
     }
 
     /// Without the SDK's chain: static keys, or those in the environment.
@@ -268,17 +297,26 @@ impl Http<'_> {
             };
             Some(Arc::new(object_store::StaticCredentialProvider::new(credential)) as _)
         };
-        let credentials = self.static_credentials().or_else(from_environment).ok_or_else(|| {
-            self.refused("no AWS credentials: set AWS_ACCESS_KEY_ID and its secret".to_owned())
-        })?;
+        let credentials = self
+            .static_credentials()
+            .or_else(from_environment)
+            .ok_or_else(|| {
+                self.refused("no AWS credentials: set AWS_ACCESS_KEY_ID and its secret".to_owned())
+            })?;
         let region = place.region.clone().or_else(|| variable("AWS_REGION"));
         let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
-        Ok(FoundS3 { region, endpoint: place.endpoint.clone(), credentials })
+        Ok(FoundS3 {
+            region,
+            endpoint: place.endpoint.clone(),
+            credentials,
+        })
     }
 }
 
 #[cfg(feature = "aws")]
 fn endpoint_of(config: &aws_config::SdkConfig) -> Option<String> {
-    let variable = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|value| !value.is_empty());
+    let variable = std::env::var("AWS_ENDPOINT_URL_S3")
+        .ok()
+        .filter(|value| !value.is_empty());
     variable.or_else(|| config.endpoint_url().map(str::to_owned))
 }

@@ -134,7 +134,9 @@ impl Requests {
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             counts: array::from_fn(|verb| {
-                array::from_fn(|end| self.counts[verb][end].saturating_sub(earlier.counts[verb][end]))
+                array::from_fn(|end| {
+                    self.counts[verb][end].saturating_sub(earlier.counts[verb][end])
+                })
             }),
             bytes_sent: self.bytes_sent.saturating_sub(earlier.bytes_sent),
             bytes_received: self.bytes_received.saturating_sub(earlier.bytes_received),
@@ -159,7 +161,10 @@ impl Meter {
     pub(crate) fn register(registry: &Registry) -> Result<Self, Error> {
         let invalid = |_| Error::MetricsTaken;
         let requests = IntCounterVec::new(
-            Opts::new("esker_tiering_store_requests_total", "Requests to the object store"),
+            Opts::new(
+                "esker_tiering_store_requests_total",
+                "Requests to the object store",
+            ),
             &["verb", "outcome"],
         )
         .map_err(invalid)?;
@@ -168,18 +173,29 @@ impl Meter {
                 "esker_tiering_store_request_duration_seconds",
                 "Time to the first byte of a reply of the object store",
             )
-            .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
+            .buckets(vec![
+                0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0,
+            ]),
             &["verb"],
         )
         .map_err(invalid)?;
         let bytes = IntCounterVec::new(
-            Opts::new("esker_tiering_store_bytes_total", "Payload bytes to and from the store"),
+            Opts::new(
+                "esker_tiering_store_bytes_total",
+                "Payload bytes to and from the store",
+            ),
             &["direction"],
         )
         .map_err(invalid)?;
-        registry.register(Box::new(requests.clone())).map_err(invalid)?;
-        registry.register(Box::new(durations.clone())).map_err(invalid)?;
-        registry.register(Box::new(bytes.clone())).map_err(invalid)?;
+        registry
+            .register(Box::new(requests.clone()))
+            .map_err(invalid)?;
+        registry
+            .register(Box::new(durations.clone()))
+            .map_err(invalid)?;
+        registry
+            .register(Box::new(bytes.clone()))
+            .map_err(invalid)?;
         Ok(Self(Arc::new(Counters {
             requests: Verb::ALL.map(|verb| {
                 Outcome::ALL.map(|end| requests.with_label_values(&[verb.name(), end.name()]))
@@ -192,7 +208,10 @@ impl Meter {
 
     pub(crate) fn observe(&self, verb: Verb, outcome: Outcome, took: Duration) {
         self.0.requests[verb as usize][outcome as usize].inc();
-        self.0.durations.with_label_values(&[verb.name()]).observe(took.as_secs_f64());
+        self.0
+            .durations
+            .with_label_values(&[verb.name()])
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn add_bytes(&self, sent: u64, received: u64) {

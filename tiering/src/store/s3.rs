@@ -38,19 +38,30 @@ impl S3Api {
             .retry_config(RetryConfig::standard().with_max_attempts(2))
             .timeout_config(timeouts);
         config.set_endpoint_url(found.endpoint.clone());
-        Self { client: Client::from_conf(config.build()), bucket: place.bucket.clone() }
+        Self {
+            client: Client::from_conf(config.build()),
+            bucket: place.bucket.clone(),
+        }
     }
 
     /// Whether deleted objects live on as old versions, and are billed.
     pub(crate) async fn is_versioned(&self) -> Result<bool, S3ApiError> {
-        let reply = self.client.get_bucket_versioning().bucket(&self.bucket).send().await;
+        let reply = self
+            .client
+            .get_bucket_versioning()
+            .bucket(&self.bucket)
+            .send()
+            .await;
         let reply = reply.map_err(|error| S3ApiError::of(&error))?;
         Ok(reply.status().is_some())
     }
 
     /// Rules that would delete or move what lies under `prefix`, each in words.
     pub(crate) async fn harmful_rules(&self, prefix: &str) -> Result<Vec<String>, S3ApiError> {
-        let request = self.client.get_bucket_lifecycle_configuration().bucket(&self.bucket);
+        let request = self
+            .client
+            .get_bucket_lifecycle_configuration()
+            .bucket(&self.bucket);
         match request.send().await {
             Ok(reply) => Ok(harmful(reply.rules(), prefix)),
             Err(error) if error.code() == Some("NoSuchLifecycleConfiguration") => Ok(Vec::new()),
@@ -77,7 +88,9 @@ impl fmt::Display for S3ApiError {
 }
 
 fn harmful(rules: &[LifecycleRule], prefix: &str) -> Vec<String> {
-    let enabled = rules.iter().filter(|rule| *rule.status() == ExpirationStatus::Enabled);
+    let enabled = rules
+        .iter()
+        .filter(|rule| *rule.status() == ExpirationStatus::Enabled);
     let touching = enabled.filter(|rule| touches(rule_prefix(rule), prefix));
     touching.filter_map(harm_of).collect()
 }
@@ -85,9 +98,14 @@ fn harmful(rules: &[LifecycleRule], prefix: &str) -> Vec<String> {
 fn rule_prefix(rule: &LifecycleRule) -> &str {
     let filter = rule.filter();
     let in_filter = filter.and_then(|filter| {
-        filter.prefix().or_else(|| filter.and().and_then(|and| and.prefix()))
+        filter
+            .prefix()
+            .or_else(|| filter.and().and_then(|and| and.prefix()))
     });
-    #[expect(deprecated, reason = "buckets configured long ago still hold the old form")]
+    #[expect(
+        deprecated,
+        reason = "buckets configured long ago still hold the old form"
+    )]
     in_filter.or_else(|| rule.prefix()).unwrap_or("")
 }
 
@@ -98,18 +116,23 @@ fn touches(rule: &str, ours: &str) -> bool {
 
 fn harm_of(rule: &LifecycleRule) -> Option<String> {
     let name = rule.id().unwrap_or("without id");
-    let expires = rule.expiration().is_some_and(|expiration| {
-        expiration.days().is_some() || expiration.date().is_some()
-    });
+    let expires = rule
+        .expiration()
+        .is_some_and(|expiration| expiration.days().is_some() || expiration.date().is_some());
     if expires {
         return Some(format!("rule `{name}` deletes objects by age"));
     }
     // Other classes than the archive ones stay readable at once.
-    let archive = rule.transitions().iter().filter_map(|transition| transition.storage_class());
-    let archive = archive.map(|class| class.as_str()).find(|class| {
-        matches!(*class, "GLACIER" | "DEEP_ARCHIVE")
-    })?;
-    Some(format!("rule `{name}` moves objects to {archive}, from where they cannot be read"))
+    let archive = rule
+        .transitions()
+        .iter()
+        .filter_map(|transition| transition.storage_class());
+    let archive = archive
+        .map(|class| class.as_str())
+        .find(|class| matches!(*class, "GLACIER" | "DEEP_ARCHIVE"))?;
+    Some(format!(
+        "rule `{name}` moves objects to {archive}, from where they cannot be read"
+    ))
 }
 
 /// The credentials of the store's other client.
@@ -125,7 +148,13 @@ impl ProvideCredentials for SameCredentials {
             let found = self.0.get_credential().await;
             let found = found.map_err(CredentialsError::provider_error)?;
             let token = found.token.clone();
-            Ok(Credentials::new(&found.key_id, &found.secret_key, token, None, "esker"))
+            Ok(Credentials::new(
+                &found.key_id,
+                &found.secret_key,
+                token,
+                None,
+                "esker",
+            ))
         })
     }
 }

@@ -1,2 +1,1 @@
 //! What every store does, shown on those that need no server.
-

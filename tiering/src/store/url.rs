@@ -21,8 +21,15 @@ pub struct StoreUrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     S3(S3Place),
-    Gcs { bucket: String, endpoint: Option<String> },
-    Azure { container: String, account: Option<String>, endpoint: Option<String> },
+    Gcs {
+        bucket: String,
+        endpoint: Option<String>,
+    },
+    Azure {
+        container: String,
+        account: Option<String>,
+        endpoint: Option<String>,
+    },
     Directory(PathBuf),
     Memory,
 }
@@ -42,7 +49,8 @@ impl S3Place {
     /// A bucket name with dots matches no wildcard certificate, and endpoints of one's own seldom
     /// have a host name for each bucket.
     pub(crate) fn is_path_style(&self) -> bool {
-        self.path_style.unwrap_or(self.endpoint.is_some() || self.bucket.contains('.'))
+        self.path_style
+            .unwrap_or(self.endpoint.is_some() || self.bucket.contains('.'))
     }
 }
 
@@ -153,7 +161,10 @@ fn s3_place(url: &Url, parameters: &mut Parameters) -> Result<Place, StoreUrlErr
         Some("none") => Checksum::None,
         Some(_) => {
             let expected = "sha256, crc64nvme or none";
-            return Err(StoreUrlError::Value { name: "checksum", expected });
+            return Err(StoreUrlError::Value {
+                name: "checksum",
+                expected,
+            });
         }
     };
     Ok(Place::S3(S3Place {
@@ -175,13 +186,18 @@ fn refuse_credentials(url: &Url) -> Result<(), StoreUrlError> {
 
 fn bucket(url: &Url, scheme: &'static str) -> Result<String, StoreUrlError> {
     let host = url.host_str().filter(|host| !host.is_empty());
-    host.map(str::to_owned).ok_or(StoreUrlError::BucketMissing(scheme))
+    host.map(str::to_owned)
+        .ok_or(StoreUrlError::BucketMissing(scheme))
 }
 
 fn directory(url: &Url) -> Result<PathBuf, StoreUrlError> {
     let path = url.to_file_path().map_err(|()| StoreUrlError::Directory)?;
     // A root directory is always a slip of the pen.
-    if path.parent().is_none() { Err(StoreUrlError::Directory) } else { Ok(path) }
+    if path.parent().is_none() {
+        Err(StoreUrlError::Directory)
+    } else {
+        Ok(path)
+    }
 }
 
 fn prefix(url: &Url) -> Result<String, StoreUrlError> {
@@ -211,14 +227,24 @@ impl Parameters {
     }
 
     fn take_bool(&mut self, name: &'static str) -> Result<Option<bool>, StoreUrlError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
         let expected = "true or false";
-        value.parse().map(Some).map_err(|_| StoreUrlError::Value { name, expected })
+        value
+            .parse()
+            .map(Some)
+            .map_err(|_| StoreUrlError::Value { name, expected })
     }
 
     fn take_endpoint(&mut self) -> Result<Option<String>, StoreUrlError> {
-        let Some(value) = self.take("endpoint") else { return Ok(None) };
-        let bad = || StoreUrlError::Value { name: "endpoint", expected: "http:// or https:// url" };
+        let Some(value) = self.take("endpoint") else {
+            return Ok(None);
+        };
+        let bad = || StoreUrlError::Value {
+            name: "endpoint",
+            expected: "http:// or https:// url",
+        };
         let url = Url::parse(&value).map_err(|_| bad())?;
         refuse_credentials(&url)?;
         if !matches!(url.scheme(), "http" | "https") || url.query().is_some() {
@@ -280,11 +306,16 @@ impl StoreUrl {
                 push("region", place.region.clone());
                 push("path_style", place.path_style.map(|flag| flag.to_string()));
                 let checksum = place.checksum;
-                push("checksum", (checksum != Checksum::Sha256).then(|| checksum.name().into()));
+                push(
+                    "checksum",
+                    (checksum != Checksum::Sha256).then(|| checksum.name().into()),
+                );
                 push("bulk_delete", (!place.bulk_delete).then(|| "false".into()));
             }
             Place::Gcs { endpoint, .. } => push("endpoint", endpoint.clone()),
-            Place::Azure { account, endpoint, .. } => {
+            Place::Azure {
+                account, endpoint, ..
+            } => {
                 push("account", account.clone());
                 push("endpoint", endpoint.clone());
             }

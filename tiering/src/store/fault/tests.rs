@@ -3,8 +3,13 @@
 use super::*;
 
 fn reply(status: u16, body: &str) -> object_store::Error {
-    let text = format!("Error performing GET http://x in 1ms - Server returned non-2xx status code: {status} X: {body}");
-    object_store::Error::Generic { store: "S3", source: text.into() }
+    let text = format!(
+        "Error performing GET http://x in 1ms - Server returned non-2xx status code: {status} X: {body}"
+    );
+    object_store::Error::Generic {
+        store: "S3",
+        source: text.into(),
+    }
 }
 
 fn xml(code: &str, rest: &str) -> String {
@@ -15,20 +20,80 @@ fn xml(code: &str, rest: &str) -> String {
 fn each_refusal_names_the_setting_to_mend() {
     let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is wrong; expecting 'eu-west-1'</Message></Error>";
     for (status, body, kind, says) in [
-        (404, xml("NoSuchBucket", ""), ErrorKind::Invalid, "no such bucket"),
-        (301, xml("PermanentRedirect", ""), ErrorKind::Invalid, "set region="),
-        (400, malformed.to_owned(), ErrorKind::Invalid, "set region=eu-west-1"),
-        (403, xml("AccessDenied", ""), ErrorKind::Forbidden, "access denied"),
+        (
+            404,
+            xml("NoSuchBucket", ""),
+            ErrorKind::Invalid,
+            "no such bucket",
+        ),
+        (
+            301,
+            xml("PermanentRedirect", ""),
+            ErrorKind::Invalid,
+            "set region=",
+        ),
+        (
+            400,
+            malformed.to_owned(),
+            ErrorKind::Invalid,
+            "set region=eu-west-1",
+        ),
+        (
+            403,
+            xml("AccessDenied", ""),
+            ErrorKind::Forbidden,
+            "access denied",
+        ),
         (403, String::new(), ErrorKind::Forbidden, "access denied"),
-        (403, xml("InvalidAccessKeyId", ""), ErrorKind::Forbidden, "AWS_ACCESS_KEY_ID"),
-        (403, xml("SignatureDoesNotMatch", ""), ErrorKind::Forbidden, "AWS_ACCESS_KEY_ID"),
-        (400, xml("ExpiredToken", ""), ErrorKind::Forbidden, "expired"),
-        (403, xml("RequestTimeTooSkewed", ""), ErrorKind::Forbidden, "clock"),
-        (503, xml("SlowDown", ""), ErrorKind::Unavailable, "fewer requests"),
-        (500, xml("InternalError", ""), ErrorKind::Unavailable, "failed"),
+        (
+            403,
+            xml("InvalidAccessKeyId", ""),
+            ErrorKind::Forbidden,
+            "AWS_ACCESS_KEY_ID",
+        ),
+        (
+            403,
+            xml("SignatureDoesNotMatch", ""),
+            ErrorKind::Forbidden,
+            "AWS_ACCESS_KEY_ID",
+        ),
+        (
+            400,
+            xml("ExpiredToken", ""),
+            ErrorKind::Forbidden,
+            "expired",
+        ),
+        (
+            403,
+            xml("RequestTimeTooSkewed", ""),
+            ErrorKind::Forbidden,
+            "clock",
+        ),
+        (
+            503,
+            xml("SlowDown", ""),
+            ErrorKind::Unavailable,
+            "fewer requests",
+        ),
+        (
+            500,
+            xml("InternalError", ""),
+            ErrorKind::Unavailable,
+            "failed",
+        ),
         (502, "<html>".to_owned(), ErrorKind::Unavailable, "failed"),
-        (400, xml("InvalidBucketName", ""), ErrorKind::Invalid, "InvalidBucketName"),
-        (501, xml("NotImplemented", ""), ErrorKind::Invalid, "cannot do"),
+        (
+            400,
+            xml("InvalidBucketName", ""),
+            ErrorKind::Invalid,
+            "InvalidBucketName",
+        ),
+        (
+            501,
+            xml("NotImplemented", ""),
+            ErrorKind::Invalid,
+            "cannot do",
+        ),
     ] {
         let fault = Fault::of(&reply(status, &body));
 
@@ -44,10 +109,22 @@ fn a_full_disk_is_unavailable_and_a_read_only_one_forbidden() {
         source: Box::new(io::Error::from(kind)),
     };
 
-    assert_eq!(Fault::of(&error(io::ErrorKind::StorageFull)), Fault::DiskFull);
-    assert_eq!(Fault::of(&error(io::ErrorKind::StorageFull)).kind(), ErrorKind::Unavailable);
-    assert_eq!(Fault::of(&error(io::ErrorKind::PermissionDenied)).kind(), ErrorKind::Forbidden);
-    assert_eq!(Fault::of(&error(io::ErrorKind::ReadOnlyFilesystem)).kind(), ErrorKind::Forbidden);
+    assert_eq!(
+        Fault::of(&error(io::ErrorKind::StorageFull)),
+        Fault::DiskFull
+    );
+    assert_eq!(
+        Fault::of(&error(io::ErrorKind::StorageFull)).kind(),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(
+        Fault::of(&error(io::ErrorKind::PermissionDenied)).kind(),
+        ErrorKind::Forbidden
+    );
+    assert_eq!(
+        Fault::of(&error(io::ErrorKind::ReadOnlyFilesystem)).kind(),
+        ErrorKind::Forbidden
+    );
 }
 
 #[test]

@@ -72,5 +72,7 @@ fn own_endpoints_and_dotted_buckets_get_path_style() {
     assert!(!is_path_style("s3://bucket"));
     assert!(is_path_style("s3://bucket.with.dots"));
     assert!(is_path_style("s3://bucket?endpoint=http://127.0.0.1:1"));
-    assert!(!is_path_style("s3://bucket?endpoint=http://127.0.0.1:1&path_style=false"));
+    assert!(!is_path_style(
+        "s3://bucket?endpoint=http://127.0.0.1:1&path_style=false"
+    ));
 }
