@@ -112,11 +112,14 @@
 //!   writer, but they fence each other to and fro.
 //! - Compaction of small segments into larger ones.
 
+pub mod archive;
 pub mod chain;
 pub mod env;
 pub mod error;
 pub mod keys;
+pub mod probe;
 pub mod reader;
+pub mod scrub;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

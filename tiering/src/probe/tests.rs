@@ -1,0 +1,158 @@
+//! The probe on stores that are fit, and on stores that are broken in one way each.
+
+use std::sync::Arc;
+
+use object_store::memory::InMemory;
+use prometheus::Registry;
+
+use super::*;
+use crate::{
+    env::SeededIds,
+    store::{StoreOptions, Verb},
+    testing::{Faults, FaultyStore, Op, Trouble, When},
+};
+
+fn faulty() -> (Store, Faults) {
+    let (objects, faults) = FaultyStore::new(Arc::new(InMemory::new()), 1);
+    let store = Store::from_object_store(Arc::new(objects), "prefix", &Registry::new()).unwrap();
+    (store, faults)
+}
+
+async fn check(store: &Store) -> Report {
+    check_store(store, &SeededIds::new(1), PROBE_DEADLINE).await
+}
+
+async fn fault_of(when: When, trouble: Trouble) -> String {
+    let (store, faults) = faulty();
+    faults.inject(when, trouble);
+    check(&store)
+        .await
+        .first_fault()
+        .unwrap_or_else(|| panic!("{trouble:?} went unnoticed"))
+}
+
+async fn leftovers(store: &Store) -> usize {
+    use futures::TryStreamExt;
+    store
+        .list("", None)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap()
+        .len()
+}
+
+#[tokio::test]
+async fn a_store_in_memory_is_fit_and_left_clean() {
+    let (store, _) = faulty();
+
+    let report = check(&store).await;
+
+    assert!(report.is_fit(), "{report}");
+    assert_eq!(leftovers(&store).await, 0);
+    assert!(store.requests().total() < 400, "{:?}", store.requests());
+    assert!(store.requests().of(Verb::Create) > 250);
+}
+
+#[tokio::test]
+async fn a_directory_is_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", dir.path().display()).parse().unwrap();
+    let options = StoreOptions::default();
+    let store = Store::open(&url, options, &Registry::new()).await.unwrap();
+
+    let report = check(&store).await;
+
+    assert!(report.is_fit(), "{report}");
+    assert_eq!(leftovers(&store).await, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_the_condition_is_refused() {
+    let fault = fault_of(When::on(Op::Create), Trouble::IgnoreCondition).await;
+
+    assert!(fault.contains("create if absent"), "{fault}");
+    assert!(fault.contains("both own a partition"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_store_with_two_winners_in_a_race_is_refused() {
+    // The first two creates are the checks before the race.
+    let fault = fault_of(
+        When::on(Op::Create).skip(40).times(1),
+        Trouble::IgnoreCondition,
+    )
+    .await;
+
+    assert!(fault.contains("create race"), "{fault}");
+    assert!(fault.contains("2 of 32"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_store_that_forgets_what_was_just_put_is_refused() {
+    let fault = fault_of(When::on(Op::Get), Trouble::StaleNotFound).await;
+
+    assert!(fault.contains("read after write"), "{fault}");
+}
+
+#[tokio::test]
+async fn damage_and_cut_ranges_are_refused() {
+    for trouble in [Trouble::FlipBit, Trouble::ShortRead] {
+        let fault = fault_of(When::on(Op::Get).skip(12), trouble).await;
+
+        assert!(fault.contains("checksums and ranges"), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_listing_is_only_a_warning() {
+    let (store, faults) = faulty();
+    faults.inject(When::on(Op::List), Trouble::StaleList(2));
+
+    let report = check(&store).await;
+
+    assert!(report.is_fit(), "{report}");
+    let late = report
+        .checks
+        .iter()
+        .find(|check| check.verdict == Verdict::Warning)
+        .unwrap();
+    assert!(late.detail.contains("lacks 2"), "{report}");
+}
+
+#[tokio::test]
+async fn a_forbidden_write_is_told_in_one_line() {
+    let fault = fault_of(When::on(Op::Create), Trouble::Forbid).await;
+
+    assert!(fault.contains("reach and write"), "{fault}");
+    assert!(fault.contains("access denied"), "{fault}");
+    assert!(!fault.contains('\n'), "{fault}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_is_refused_in_time() {
+    let (store, faults) = faulty();
+    faults.inject(When::any().skip(3), Trouble::Hang);
+    let start = tokio::time::Instant::now();
+
+    let report = check(&store).await;
+
+    assert!(
+        report
+            .first_fault()
+            .unwrap()
+            .contains("no verdict within 30s"),
+        "{report}"
+    );
+    assert_eq!(report.checks[0].verdict, Verdict::Ok);
+    assert!(start.elapsed() <= PROBE_DEADLINE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_store_gets_another_chance() {
+    let (store, faults) = faulty();
+    faults.inject(When::on(Op::Create).times(2), Trouble::SlowDown);
+
+    let report = check(&store).await;
+
+    assert!(report.is_fit(), "{report}");
+}
