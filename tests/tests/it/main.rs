@@ -8,4 +8,5 @@
 
 mod s3_faults;
 mod s3_server;
+mod store;
 mod support;

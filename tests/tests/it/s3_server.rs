@@ -9,12 +9,8 @@ use object_store::{
     GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
     path::Path,
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 
-use crate::support::{BUCKET, builder, client, create, server};
+use crate::support::{BUCKET, ask, builder, client, create, server};
 
 fn numbered(count: usize) -> Bytes {
     (0..count).map(|i| u8::try_from(i % 251).unwrap()).collect()
@@ -249,7 +245,7 @@ async fn pages_of_a_listing_never_repeat_nor_skip_a_folder() {
     let mut token = String::new();
     for _ in 0..4 {
         let query = format!("/{BUCKET}?list-type=2&delimiter=%2F&max-keys=1{token}");
-        let page = ask(&server, "GET", &query).await;
+        let page = ask(&server.url(), "GET", &query).await;
         seen.extend(
             ["Key", "Prefix"]
                 .iter()
@@ -400,49 +396,47 @@ async fn a_bucket_tells_its_location_versioning_and_lifecycle() {
     let about = |what: &str| format!("/{BUCKET}?{what}");
 
     assert!(
-        ask(&server, "GET", &about("location"))
+        ask(&server.url(), "GET", &about("location"))
             .await
             .contains("LocationConstraint")
     );
     assert!(
-        !ask(&server, "GET", &about("versioning"))
+        !ask(&server.url(), "GET", &about("versioning"))
             .await
             .contains("<Status>")
     );
-    let none = ask(&server, "GET", &about("lifecycle")).await;
+    let none = ask(&server.url(), "GET", &about("lifecycle")).await;
     assert!(none.contains("NoSuchLifecycleConfiguration"), "{none}");
     server.set_versioning(BUCKET, true);
     server.set_expiration(BUCKET, "topics/", 7);
     assert_eq!(
-        field(&ask(&server, "GET", &about("versioning")).await, "Status"),
+        field(
+            &ask(&server.url(), "GET", &about("versioning")).await,
+            "Status"
+        ),
         Some("Enabled")
     );
-    let rules = ask(&server, "GET", &about("lifecycle")).await;
+    let rules = ask(&server.url(), "GET", &about("lifecycle")).await;
     assert_eq!(
         (field(&rules, "Prefix"), field(&rules, "Days")),
         (Some("topics/"), Some("7"))
     );
-    assert!(ask(&server, "PUT", "/another-one").await.contains("200 OK"));
     assert!(
-        ask(&server, "HEAD", "/another-one")
+        ask(&server.url(), "PUT", "/another-one")
             .await
             .contains("200 OK")
     );
-    assert!(ask(&server, "HEAD", "/no-such-one").await.contains("404"));
-    assert_eq!(server.counts().total(), server.counts().of(Verb::Bucket));
-}
-
-/// Asks without a client library, and returns the whole answer.
-async fn ask(server: &S3Server, method: &str, target: &str) -> String {
-    let host = server.url().replace("http://", "");
-    let mut socket = TcpStream::connect(&host).await.unwrap();
-    let request = format!(
-        "{method} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    assert!(
+        ask(&server.url(), "HEAD", "/another-one")
+            .await
+            .contains("200 OK")
     );
-    socket.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
-    answer
+    assert!(
+        ask(&server.url(), "HEAD", "/no-such-one")
+            .await
+            .contains("404")
+    );
+    assert_eq!(server.counts().total(), server.counts().of(Verb::Bucket));
 }
 
 /// Finds the first non-empty `<name>…</name>`.

@@ -8,6 +8,10 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder, Checksum},
     path::Path,
 };
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 pub(crate) const BUCKET: &str = "esker-test";
 
@@ -59,4 +63,17 @@ pub(crate) async fn create(
     store
         .put_opts(&Path::from(key), body.to_vec().into(), options)
         .await
+}
+
+/// Asks without a client library and without a signature, and returns the whole answer.
+pub(crate) async fn ask(url: &str, method: &str, target: &str) -> String {
+    let host = url.trim_start_matches("http://");
+    let mut socket = TcpStream::connect(host).await.unwrap();
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
 }
