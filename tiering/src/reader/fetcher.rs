@@ -93,6 +93,11 @@ impl Fetcher {
     }
 
     #[cfg(test)]
+    pub(super) fn is_busy(&self) -> bool {
+        self.flights.is_busy()
+    }
+
+    #[cfg(test)]
     pub(super) fn memory(&self) -> &MemoryCache {
         &self.memory
     }

@@ -79,6 +79,12 @@ where
         Boarding::Started(Ticket(receiver))
     }
 
+    /// Whether anything is being loaded.
+    #[cfg(test)]
+    pub(super) fn is_busy(&self) -> bool {
+        !self.table.lock().is_empty()
+    }
+
     /// Whether `key` is being loaded.
     pub(super) fn contains(&self, key: &K) -> bool {
         self.table.lock().contains_key(key)

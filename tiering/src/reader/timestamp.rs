@@ -1,7 +1,5 @@
 //! Finding an offset by time.
 
-use std::sync::Arc;
-
 use esker_index::{IndexEntry, Manifest, Place, Rows};
 use esker_proto::{
     batch::{BatchError, Batches},
