@@ -238,6 +238,15 @@ impl Keys {
         Self { topic_partition }
     }
 
+    /// The partition in whose folder `key` lies, whether the key is one of ours or not.
+    pub fn partition_of(key: &str) -> Option<TopicPartition> {
+        let mut parts = key.split('/');
+        let is_topic = parts.next() == Some(Self::TOPICS);
+        let (topic, partition) = (parts.next()?, parts.next()?);
+        let topic_partition = parse_folder(topic, partition).filter(|_| is_topic)?;
+        key.starts_with(&Self::new(topic_partition).folder()).then_some(topic_partition)
+    }
+
     /// Prefix of all partitions of a topic.
     pub fn topic(topic_id: TopicId) -> String {
         format!("{}/{topic_id}", Self::TOPICS)

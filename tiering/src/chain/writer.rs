@@ -149,6 +149,11 @@ impl<B: ChainBody + Clone> Chain<B> {
         rules::next_slot(Some(self.tip.slot))
     }
 
+    /// The floor below which slots may have been collected, as last read.
+    pub const fn floor(&self) -> u64 {
+        self.boundary.last().floor
+    }
+
     /// Whether a put is in doubt, which [`Chain::settle`] clears up.
     pub const fn is_in_doubt(&self) -> bool {
         matches!(self.state, State::InDoubt(..))

@@ -1,0 +1,66 @@
+//! Reads index pages for the owner of a partition and for tools. Readers have a cache of their own.
+
+use esker_index::{Manifest, PageRef, Rows};
+use esker_proto::types::Offset;
+
+use crate::{
+    env::TaskSet,
+    error::Error,
+    keys::{Keys, PageName},
+    store::Store,
+};
+
+/// Fetches pages and holds the last one, since they are asked for in offset order.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    store: Store,
+    keys: Keys,
+    tasks: TaskSet,
+    held: Option<(PageName, Rows)>,
+}
+
+impl Pages {
+    pub(crate) const fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
+        Self { store, keys, tasks, held: None }
+    }
+
+    /// Returns the rows of `page`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the object is missing, `Corrupt` if it is not what the manifest says.
+    pub(crate) async fn rows(&mut self, page: &PageRef) -> Result<Rows, Error> {
+        let name = PageName::from(page);
+        if let Some((held, rows)) = &self.held
+            && *held == name
+        {
+            return Ok(rows.clone());
+        }
+        let rows = self.load(page).await?;
+        self.held = Some((name, rows.clone()));
+        Ok(rows)
+    }
+
+    /// Reads a page and leaves the one held alone.
+    pub(crate) async fn load(&self, page: &PageRef) -> Result<Rows, Error> {
+        let key = self.keys.page(page.into());
+        let (bytes, page) = (self.store.get(&key).await?, *page);
+        // Decoding a page takes milliseconds: too long for a thread that serves others.
+        let decoding = self.tasks.spawn_blocking(move || Rows::decode_page(bytes, &page));
+        let decoded = decoding.await.map_err(|_| Error::Cancelled { operation: "decode page" })?;
+        decoded.map_err(|error| Error::corrupt(key, error.to_string()))
+    }
+
+    /// Returns the rows that cover `offset`, below the log start too as far as a page reaches there.
+    pub(crate) async fn covering(
+        &mut self,
+        manifest: &Manifest,
+        offset: Offset,
+    ) -> Result<Rows, Error> {
+        let before = manifest.pages().partition_point(|page| page.next_offset <= offset);
+        match manifest.pages().get(before) {
+            Some(page) => self.rows(page).await,
+            None => Ok(manifest.head().clone()),
+        }
+    }
+}
