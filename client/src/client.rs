@@ -1,0 +1,324 @@
+//! The entry point: knows the agents, and asks any of them about metadata.
+
+use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+
+use esker_proto::{
+    types::{Offset, PartitionId, ProducerEpoch, ProducerId},
+    v1::{self, admin_client::AdminClient, log_client::LogClient},
+};
+use tokio::sync::Mutex;
+use tonic::{Response, Status};
+
+use crate::{
+    Admin, ClientConfig, Consumer, ConsumerConfig, Producer, ProducerConfig,
+    error::{Error, ErrorKind, Result},
+    retry::Backoff,
+    transport::{Address, Connection},
+};
+
+/// Largest message taken from an agent. Far above what it sends: a batch, and a little.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// A connected client. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ClientConfig,
+    bootstrap: Vec<Address>,
+    connections: Mutex<HashMap<Address, Connection>>,
+}
+
+/// How a call may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It changes nothing: after any failure that may pass.
+    Always,
+    /// It changes something: only if it surely did not.
+    IfUnchanged,
+}
+
+/// What a producer or consumer has to know of a topic.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicLayout {
+    /// The leader of each partition; `None`: not known.
+    pub(crate) leaders: Vec<Option<Address>>,
+    /// Largest batch the topic takes; `None`: not told.
+    pub(crate) batch_bytes_max: Option<usize>,
+}
+
+/// What [`Client::list_offsets`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OffsetQuery {
+    Earliest,
+    Latest,
+    At(esker_proto::types::TimestampMs),
+}
+
+impl Client {
+    /// Connects to the first agent that answers of `addresses`: `host:port`, with or without
+    /// `http://` before it, and several of them separated by commas.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if none answers, [`ErrorKind::Invalid`] if it is no address.
+    pub async fn connect(addresses: impl AsRef<str>) -> Result<Self> {
+        Self::connect_with(addresses, ClientConfig::default()).await
+    }
+
+    /// Connects with other settings than the defaults.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::connect`].
+    pub async fn connect_with(addresses: impl AsRef<str>, config: ClientConfig) -> Result<Self> {
+        let bootstrap: Result<Vec<Address>> =
+            addresses.as_ref().split(',').map(str::parse).collect();
+        let bootstrap = bootstrap?;
+        let connections = Mutex::default();
+        let client = Self {
+            inner: Arc::new(Inner {
+                config,
+                bootstrap,
+                connections,
+            }),
+        };
+        client.any_connection().await?;
+        Ok(client)
+    }
+
+    /// Returns the calls about topics and the cluster.
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// Opens a producer for one topic.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if there is no such topic, [`ErrorKind::Invalid`] if the settings
+    /// contradict each other.
+    pub async fn producer(&self, topic: &str, config: ProducerConfig) -> Result<Producer> {
+        Producer::open(self.clone(), topic, config).await
+    }
+
+    /// Opens a consumer; nothing is assigned to it yet.
+    pub fn consumer(&self, config: ConsumerConfig) -> Consumer {
+        Consumer::new(self.clone(), config)
+    }
+
+    pub(crate) fn config(&self) -> &ClientConfig {
+        &self.inner.config
+    }
+
+    /// Returns an address to try for a partition whose leader is not known.
+    pub(crate) fn any_address(&self) -> Address {
+        let first = self.inner.bootstrap.first();
+        first
+            .expect("splitting a text gives at least one part")
+            .clone()
+    }
+
+    pub(crate) async fn topic_layout(&self, topic: &str) -> Result<TopicLayout> {
+        let described = self.describe_topic(topic).await?;
+        let settings = described.topic.and_then(|topic| topic.settings);
+        let batch_bytes_max = settings.and_then(|settings| settings.batch_bytes_max);
+        let mut partitions = described.partitions;
+        partitions.sort_by_key(|partition| partition.partition);
+        if partitions.is_empty() {
+            let message = format!("agent names no partition of the topic. topic=`{topic}`");
+            return Err(Error::new(ErrorKind::Internal, message));
+        }
+        // An address that cannot be parsed is as good as none: the agent asked knows better.
+        let leaders = partitions
+            .iter()
+            .map(|partition| partition.leader.parse().ok())
+            .collect();
+        let batch_bytes_max = batch_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
+        Ok(TopicLayout {
+            leaders,
+            batch_bytes_max,
+        })
+    }
+
+    pub(crate) async fn describe_topic(&self, topic: &str) -> Result<v1::DescribeTopicResponse> {
+        let name = topic.to_owned();
+        self.admin_call(Repeat::Always, |mut agent| {
+            let request = v1::DescribeTopicRequest { name: name.clone() };
+            async move { agent.describe_topic(request).await }
+        })
+        .await
+    }
+
+    pub(crate) async fn init_producer(&self) -> Result<(ProducerId, ProducerEpoch)> {
+        // An id that was given out and lost on the way is never used: no harm in asking again.
+        let given = self
+            .log_call(Repeat::Always, |mut agent| async move {
+                agent.init_producer(v1::InitProducerRequest {}).await
+            })
+            .await?;
+        let epoch = i16::try_from(given.producer_epoch).map_err(|_| {
+            let message = "agent gave out a producer epoch beyond 16 bits".to_owned();
+            Error::new(ErrorKind::Internal, message)
+        })?;
+        Ok((
+            ProducerId::new(given.producer_id),
+            ProducerEpoch::new(epoch),
+        ))
+    }
+
+    /// Finds one offset per partition, in the order asked for; `None`: no record that late.
+    pub(crate) async fn list_offsets(
+        &self,
+        topic: &str,
+        partitions: &[PartitionId],
+        query: OffsetQuery,
+    ) -> Result<HashMap<PartitionId, Option<Offset>>> {
+        use v1::list_offsets_request::Position;
+        let position = match query {
+            OffsetQuery::Earliest => Position::Earliest(true),
+            OffsetQuery::Latest => Position::Latest(true),
+            OffsetQuery::At(timestamp) => Position::TimestampMs(timestamp.get()),
+        };
+        let request = v1::ListOffsetsRequest {
+            topic: topic.to_owned(),
+            partitions: partitions.iter().map(|partition| partition.get()).collect(),
+            position: Some(position),
+        };
+        let listed = self
+            .log_call(Repeat::Always, |mut agent| {
+                let request = request.clone();
+                async move { agent.list_offsets(request).await }
+            })
+            .await?;
+        listed.offsets.into_iter().map(read_offset).collect()
+    }
+
+    pub(crate) async fn admin_call<T, F>(
+        &self,
+        repeat: Repeat,
+        call: impl Fn(AdminClient<Connection>) -> F + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
+        let timeout = self.inner.config.request_timeout;
+        self.call(repeat, timeout, |connection| call(admin_client(connection)))
+            .await
+    }
+
+    pub(crate) async fn log_call<T, F>(
+        &self,
+        repeat: Repeat,
+        call: impl Fn(LogClient<Connection>) -> F + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
+        let timeout = self.inner.config.request_timeout;
+        self.call(repeat, timeout, |connection| call(log_client(connection)))
+            .await
+    }
+
+    /// Calls one agent after another until one answers for good.
+    pub(crate) async fn call<T, F>(
+        &self,
+        repeat: Repeat,
+        timeout: Duration,
+        call: impl Fn(Connection) -> F + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
+        let mut backoff = Backoff::new(self.inner.config.retry);
+        let mut redirect = None;
+        loop {
+            let error = match self.call_once(redirect.take(), timeout, &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let may_repeat = repeat == Repeat::Always || error.has_no_side_effects();
+            if !error.is_retryable() || !may_repeat {
+                return Err(error);
+            }
+            let Some(delay) = backoff.next_delay(error.retry_after()) else {
+                return Err(error);
+            };
+            tracing::info!(%error, ?delay, "call failed, trying again");
+            redirect = error.leader().and_then(|leader| leader.parse().ok());
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    async fn call_once<T, F>(
+        &self,
+        redirect: Option<Address>,
+        timeout: Duration,
+        call: &(impl Fn(Connection) -> F + Sync),
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
+        let connection = match redirect {
+            Some(address) => self.connection_to(&address).await?,
+            None => self.any_connection().await?,
+        };
+        let answer = tokio::time::timeout(timeout, call(connection)).await;
+        let answer = answer.map_err(|_| {
+            Error::new(
+                ErrorKind::TimedOut,
+                format!("agent did not answer. timeout=`{timeout:?}`"),
+            )
+            .with_side_effects(false)
+        })?;
+        Ok(answer.map_err(Error::from_status)?.into_inner())
+    }
+
+    async fn any_connection(&self) -> Result<Connection> {
+        let mut failure = None;
+        for address in &self.inner.bootstrap {
+            match self.connection_to(address).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.expect("there is at least one address, and it failed"))
+    }
+
+    async fn connection_to(&self, address: &Address) -> Result<Connection> {
+        // Held while connecting: callers that wait for the same agent share its connection.
+        let mut connections = self.inner.connections.lock().await;
+        if let Some(connection) = connections.get(address).filter(|open| open.is_open()) {
+            return Ok(connection.clone());
+        }
+        let connection = Connection::open(address, self.inner.config.connect_timeout).await?;
+        connections.insert(address.clone(), connection.clone());
+        Ok(connection)
+    }
+}
+
+pub(crate) fn log_client(connection: Connection) -> LogClient<Connection> {
+    let origin = connection.origin();
+    LogClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+pub(crate) fn admin_client(connection: Connection) -> AdminClient<Connection> {
+    let origin = connection.origin();
+    AdminClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+fn read_offset(found: v1::PartitionOffset) -> Result<(PartitionId, Option<Offset>)> {
+    match found.error {
+        Some(detail) => {
+            let context = format!("partition {}", found.partition);
+            Err(Error::from_detail(detail).context(context))
+        }
+        None => Ok((
+            PartitionId::new(found.partition),
+            found.offset.map(Offset::new),
+        )),
+    }
+}

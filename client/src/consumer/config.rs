@@ -1,0 +1,95 @@
+//! Settings of a consumer, and where it starts and ends.
+
+use esker_proto::types::{Offset, PartitionId, TimestampMs};
+
+use crate::retry::RetryPolicy;
+
+/// Settings of a [`Consumer`](super::Consumer).
+#[derive(Clone, Debug)]
+pub struct ConsumerConfig {
+    /// Bytes fetched and not handed out yet, over all partitions, beyond what the connection itself
+    /// holds (4 MiB). At least one batch per partition is always held. Default: 64 MiB.
+    pub buffer_bytes: usize,
+    /// About how many bytes an agent puts into one response. Default: 1 MiB.
+    pub response_bytes: u32,
+    /// At the tail an agent waits until it has so many bytes... Default: 1.
+    pub wait_bytes_min: u32,
+    /// ...but at most this long; 0: the agent's default. Default: 0.
+    pub wait_ms_max: u32,
+    /// What to do when the log does not hold the offset to go on from. Default:
+    /// [`OutOfRange::Error`].
+    pub out_of_range: OutOfRange,
+    /// How a broken fetch is resumed. The count starts over when records arrive.
+    pub retry: RetryPolicy,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        Self {
+            buffer_bytes: 64 << 20,
+            response_bytes: 1 << 20,
+            wait_bytes_min: 1,
+            wait_ms_max: 0,
+            out_of_range: OutOfRange::Error,
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+/// What to do when the log does not hold the offset to go on from: it was trimmed, or a leader lost
+/// records that were acknowledged by it alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OutOfRange {
+    /// Hand the error out and stop the partition, until a seek.
+    #[default]
+    Error,
+    /// Go on from the log start offset. Skips what was trimmed, or reads again.
+    Earliest,
+    /// Go on from the high watermark. Skips.
+    Latest,
+}
+
+/// Where to start in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartAt {
+    /// The log start offset.
+    Earliest,
+    /// The high watermark: only records to come.
+    Latest,
+    /// This offset.
+    Offset(Offset),
+    /// The first record at or after a time; the high watermark if there is none.
+    Timestamp(TimestampMs),
+}
+
+/// Where to end in a partition. Whatever it says is made an offset when the partition is assigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The high watermark: everything there is by now.
+    Latest,
+    /// Before this offset.
+    Offset(Offset),
+    /// Before the first record at or after a time; the high watermark if there is none.
+    Timestamp(TimestampMs),
+}
+
+/// Which partitions of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Partitions {
+    /// All there are when they are assigned.
+    All,
+    /// These.
+    Only(Vec<PartitionId>),
+}
+
+impl From<Vec<PartitionId>> for Partitions {
+    fn from(partitions: Vec<PartitionId>) -> Self {
+        Self::Only(partitions)
+    }
+}
+
+impl From<PartitionId> for Partitions {
+    fn from(partition: PartitionId) -> Self {
+        Self::Only(vec![partition])
+    }
+}

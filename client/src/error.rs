@@ -1,0 +1,262 @@
+//! Errors, classed by what the caller can do about them.
+
+use std::{error, fmt, sync::Arc, time::Duration};
+
+use esker_proto::{batch::BatchError, error::decode_detail, v1};
+use tonic::{Code, Status};
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The agent cannot be reached or cannot serve this now. Try again later.
+    Unavailable,
+    /// The agent takes no more for the moment. Slow down, then try again.
+    Throttled,
+    /// Time ran out.
+    TimedOut,
+    /// There is no such topic or partition.
+    NotFound,
+    /// There is one of that name already.
+    AlreadyExists,
+    /// The request is wrong: change it.
+    Invalid,
+    /// The caller may not do this.
+    Forbidden,
+    /// The offset lies outside the log: below its start, or beyond its end.
+    OutOfRange,
+    /// Another one has taken over. Drop this handle and open another.
+    Fenced,
+    /// Bytes are not what they should be. Trying again will not help.
+    Corrupt,
+    /// This handle was closed.
+    Closed,
+    /// A fault of the agent or of this library.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Whether the same call may succeed later without anybody changing it.
+    const fn is_retryable(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Throttled | Self::TimedOut)
+    }
+}
+
+/// Why a call failed. Cheap to clone: all records of a batch share one.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    wire_kind: v1::ErrorKind,
+    message: String,
+    is_retryable: bool,
+    has_no_side_effects: bool,
+    retry_after: Option<Duration>,
+    leader: Option<String>,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// Returns what the caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns exactly what the agent said; `ERROR_KIND_UNSPECIFIED` if it was not the agent who
+    /// said it.
+    pub fn wire_kind(&self) -> v1::ErrorKind {
+        self.0.wire_kind
+    }
+
+    /// Whether the same call may succeed later without anybody changing it.
+    pub fn is_retryable(&self) -> bool {
+        self.0.is_retryable
+    }
+
+    /// Whether the call surely changed nothing. If not, its outcome is **unknown**: it may have
+    /// been carried out, or still be.
+    pub fn has_no_side_effects(&self) -> bool {
+        self.0.has_no_side_effects
+    }
+
+    /// Returns how long the agent asks to wait before the next try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// Returns the address of the agent to ask instead.
+    pub(crate) fn leader(&self) -> Option<&str> {
+        self.0.leader.as_deref()
+    }
+
+    /// An error this library found itself, before it sent anything.
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            wire_kind: v1::ErrorKind::Unspecified,
+            message: message.into(),
+            is_retryable: kind.is_retryable(),
+            has_no_side_effects: true,
+            retry_after: None,
+            leader: None,
+            source: None,
+        }))
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// Bytes from the agent that do not hold together.
+    pub(crate) fn corrupt(context: impl fmt::Display, source: BatchError) -> Self {
+        Self::new(ErrorKind::Corrupt, format!("{context}: {source}")).with_source(source)
+    }
+
+    /// A connection that failed while it was in use: what was sent may have been carried out.
+    pub(crate) fn broken(
+        address: impl fmt::Display,
+        source: impl error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(
+            ErrorKind::Unavailable,
+            format!("connection to the agent broke. address=`{address}`"),
+        )
+        .with_source(source)
+        .with_side_effects(false)
+    }
+
+    /// What an agent answered within a stream.
+    pub(crate) fn from_detail(detail: v1::ErrorDetail) -> Self {
+        let wire_kind = detail.kind();
+        Self(Arc::new(Inner {
+            kind: kind_of_wire(wire_kind),
+            wire_kind,
+            message: detail.message,
+            is_retryable: detail.is_retryable,
+            has_no_side_effects: detail.has_no_side_effects,
+            retry_after: detail
+                .retry_after_ms
+                .map(|ms| Duration::from_millis(ms.into())),
+            leader: detail.leader.filter(|leader| !leader.is_empty()),
+            source: None,
+        }))
+    }
+
+    /// How a call ended.
+    pub(crate) fn from_status(status: Status) -> Self {
+        if let Some(detail) = decode_detail(status.details()) {
+            return Self::from_detail(detail);
+        }
+        let kind = kind_of_code(&status);
+        let is_refused = matches!(
+            status.code(),
+            Code::InvalidArgument | Code::NotFound | Code::Unimplemented | Code::PermissionDenied
+        );
+        let message = match status.message() {
+            "" => format!("call failed. code=`{:?}`", status.code()),
+            message => message.to_owned(),
+        };
+        Self::new(kind, message)
+            .with_source(status)
+            .with_side_effects(is_refused)
+    }
+
+    /// Returns the same error with another answer to [`Error::has_no_side_effects`].
+    pub(crate) fn with_side_effects(mut self, has_no_side_effects: bool) -> Self {
+        self.inner_mut().has_no_side_effects = has_no_side_effects;
+        self
+    }
+
+    pub(crate) fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
+        self.inner_mut().source = Some(Arc::new(source));
+        self
+    }
+
+    /// Puts what was being done before the message.
+    pub(crate) fn context(mut self, context: impl fmt::Display) -> Self {
+        let inner = self.inner_mut();
+        inner.message = format!("{context}: {}", inner.message);
+        self
+    }
+
+    fn inner_mut(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("Error");
+        text.field("kind", &self.0.kind)
+            .field("message", &self.0.message);
+        if self.0.wire_kind != v1::ErrorKind::Unspecified {
+            text.field("wire_kind", &self.0.wire_kind);
+        }
+        text.field("is_retryable", &self.0.is_retryable)
+            .field("has_no_side_effects", &self.0.has_no_side_effects);
+        if let Some(source) = &self.0.source {
+            text.field("source", source);
+        }
+        text.finish()
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.0
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn error::Error + 'static))
+    }
+}
+
+const fn kind_of_wire(kind: v1::ErrorKind) -> ErrorKind {
+    use v1::ErrorKind as Wire;
+    match kind {
+        Wire::UnknownTopic | Wire::UnknownPartition => ErrorKind::NotFound,
+        Wire::TopicExists => ErrorKind::AlreadyExists,
+        Wire::InvalidTopicName | Wire::InvalidArgument | Wire::BatchTooLarge => ErrorKind::Invalid,
+        Wire::CorruptBatch | Wire::CorruptData => ErrorKind::Corrupt,
+        Wire::OffsetOutOfRange => ErrorKind::OutOfRange,
+        Wire::OutOfOrderSequence | Wire::ProducerFenced | Wire::Fenced => ErrorKind::Fenced,
+        Wire::Throttled => ErrorKind::Throttled,
+        Wire::TimedOut => ErrorKind::TimedOut,
+        Wire::NotLeader
+        | Wire::NotController
+        | Wire::NotEnoughReplicas
+        | Wire::BucketUnavailable
+        | Wire::ShuttingDown => ErrorKind::Unavailable,
+        Wire::Unspecified | Wire::Storage | Wire::Internal => ErrorKind::Internal,
+    }
+}
+
+/// Classes a status that came without a detail: from a proxy, or made up by the transport.
+fn kind_of_code(status: &Status) -> ErrorKind {
+    match status.code() {
+        Code::NotFound => ErrorKind::NotFound,
+        Code::AlreadyExists => ErrorKind::AlreadyExists,
+        Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented => ErrorKind::Invalid,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Forbidden,
+        Code::ResourceExhausted => ErrorKind::Throttled,
+        Code::DeadlineExceeded => ErrorKind::TimedOut,
+        Code::Unavailable | Code::Aborted | Code::Cancelled => ErrorKind::Unavailable,
+        // The transport wraps its own failures, a reset or a lost connection, in these.
+        Code::Unknown | Code::Internal if error::Error::source(status).is_some() => {
+            ErrorKind::Unavailable
+        }
+        // So does it when it has only text: "h2 protocol error".
+        Code::Internal if status.message().contains("h2 protocol error") => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
+    }
+}
