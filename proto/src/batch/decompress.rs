@@ -60,3 +60,43 @@ fn read_bounded(reader: impl Read, input_bytes: usize, bytes_max: usize) -> io::
     reader.take(bytes_max as u64 + 1).read_to_end(&mut output)?;
     Ok(output)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::compressor::Compressor;
+
+    #[test]
+    fn bound_is_the_last_size_that_passes() {
+        let records: Vec<u8> = (0..100_000_u32)
+            .flat_map(|n| (n / 9).to_be_bytes())
+            .collect();
+        for compression in Compression::ALL.into_iter().skip(1) {
+            let mut compressor = Compressor::new(compression);
+            let compressed = compressor.compress(&records);
+            let bytes_max = records.len();
+            let exact = decompress(compression, compressed, bytes_max);
+            assert_eq!(exact.as_deref(), Ok(records.as_slice()), "{compression}");
+            let beyond = decompress(compression, compressed, bytes_max - 1);
+            let too_large = BatchError::TooLarge {
+                bytes_max: bytes_max - 1,
+            };
+            assert_eq!(beyond, Err(too_large), "{compression}");
+        }
+    }
+
+    #[test]
+    fn compressor_is_fresh_for_each_batch() {
+        for compression in Compression::ALL {
+            let mut compressor = Compressor::new(compression);
+            let first = compressor
+                .compress(b"first, and longer than the second")
+                .to_vec();
+            compressor.compress(b"second");
+            assert_eq!(
+                compressor.compress(b"first, and longer than the second"),
+                first
+            );
+        }
+    }
+}

@@ -82,3 +82,78 @@ fn read_long(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
         RecordFault::Varint
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(value: i64) -> Vec<u8> {
+        let mut out = [0; VARINT_BYTES_MAX];
+        let end = write(&mut out, 0, zigzag(value));
+        out[..end].to_vec()
+    }
+
+    fn assert_comes_back(value: i64) {
+        let mut bytes = written(value);
+        assert_eq!(bytes.len(), size(zigzag(value)), "{value}");
+        bytes.push(0x55);
+        let mut rest = bytes.as_slice();
+        assert_eq!(read(&mut rest), Ok(value));
+        assert_eq!(rest, [0x55], "no byte more, no byte less is taken: {value}");
+    }
+
+    #[test]
+    fn encoding_is_that_of_protobuf_sint() {
+        let cases: [(i64, &[u8]); 7] = [
+            (0, &[0]),
+            (-1, &[1]),
+            (63, &[0x7e]),
+            (-64, &[0x7f]),
+            (64, &[0x80, 1]),
+            (8192, &[0x80, 0x80, 1]),
+            (
+                i64::MIN,
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+            ),
+        ];
+        for (value, bytes) in cases {
+            assert_eq!(written(value), bytes, "{value}");
+        }
+        assert_eq!(zigzag_length(300), zigzag(300));
+    }
+
+    #[test]
+    fn values_at_the_edges_of_each_size_come_back() {
+        for shift in 0..63 {
+            for value in [
+                (1_i64 << shift) - 1,
+                1 << shift,
+                -(1 << shift),
+                -(1 << shift) - 1,
+            ] {
+                assert_comes_back(value);
+            }
+        }
+        assert_comes_back(i64::MAX);
+        assert_comes_back(i64::MIN);
+    }
+
+    #[test]
+    fn cut_and_endless_varints_are_errors() {
+        assert_eq!(read(&mut &[][..]), Err(RecordFault::Truncated));
+        assert_eq!(read(&mut &[0x80][..]), Err(RecordFault::Truncated));
+        assert_eq!(read(&mut &[0x80; 9][..]), Err(RecordFault::Truncated));
+        assert_eq!(read(&mut &[0x80; 10][..]), Err(RecordFault::Varint));
+        let beyond_64_bits = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+        assert_eq!(read(&mut &beyond_64_bits[..]), Err(RecordFault::Varint));
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_comes_back(value in any::<i64>()) {
+            assert_comes_back(value);
+        }
+    }
+}
