@@ -10,7 +10,8 @@ use esker_index::{EpochHistory, IndexBuilder, Manifest, NewSegment, SegmentMeta,
 use esker_proto::{
     batch::{BatchBuilder, Batches, Compression, RecordBatch},
     types::{
-        ClusterId, LeaderEpoch, Offset, PartitionId, SegmentId, TimestampMs, TopicId, TopicPartition,
+        ClusterId, LeaderEpoch, Offset, PartitionId, SegmentId, TimestampMs, TopicId,
+        TopicPartition,
     },
 };
 use esker_tiering::{
@@ -40,18 +41,28 @@ struct Log {
 }
 
 fn main() -> Outcome<()> {
-    let mut sizes = env::args().skip(1).filter_map(|arg| arg.parse::<usize>().ok());
-    let (log_bytes, batch_bytes) =
-        (sizes.next().unwrap_or(1024) * MIB, sizes.next().unwrap_or(1024) * 1024);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut sizes = env::args()
+        .skip(1)
+        .filter_map(|arg| arg.parse::<usize>().ok());
+    let (log_bytes, batch_bytes) = (
+        sizes.next().unwrap_or(1024) * MIB,
+        sizes.next().unwrap_or(1024) * 1024,
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(run(log_bytes, batch_bytes))
 }
 
 async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let log = write_log(&open(dir.path())?, log_bytes, batch_bytes).await?;
-    println!("{} MiB in batches of {} KiB", log.size_bytes >> 20, batch_bytes >> 10);
+    println!(
+        "{} MiB in batches of {} KiB",
+        log.size_bytes >> 20,
+        batch_bytes >> 10
+    );
 
     let mut plain: f64 = 0.0;
     for in_flight in [1, 2, 4, 8] {
@@ -60,19 +71,37 @@ async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
         plain = plain.max(rate);
     }
     for chunk_mib in [1, 2, 4, 8] {
-        let options = || ReaderOptions { chunk_bytes: chunk_mib << 20, ..ReaderOptions::default() };
+        let options = || ReaderOptions {
+            chunk_bytes: chunk_mib << 20,
+            ..ReaderOptions::default()
+        };
         let rate = best_replay(dir.path(), &log, options).await?;
-        println!("replay, cold, chunks of {chunk_mib} MiB            {}", beside(rate, plain));
+        println!(
+            "replay, cold, chunks of {chunk_mib} MiB            {}",
+            beside(rate, plain)
+        );
     }
-    let large = || ReaderOptions { cache_memory_bytes: 8 << 30, ..ReaderOptions::default() };
-    println!("replay, warm memory                    {}", beside(warm(dir.path(), &log, large()).await?, plain));
+    let large = || ReaderOptions {
+        cache_memory_bytes: 8 << 30,
+        ..ReaderOptions::default()
+    };
+    println!(
+        "replay, warm memory                    {}",
+        beside(warm(dir.path(), &log, large()).await?, plain)
+    );
     let scratch = tempfile::tempdir()?;
     let with_disk = || ReaderOptions {
         cache_disk: Some((scratch.path().to_path_buf(), 4 << 30)),
         ..ReaderOptions::default()
     };
-    println!("replay, cold, disk cache written       {}", beside(first_replay(dir.path(), &log, with_disk()).await?, plain));
-    println!("checks alone, one core                 {:>8.0} MB/s", check_rate(&open(dir.path())?, &log).await?);
+    println!(
+        "replay, cold, disk cache written       {}",
+        beside(first_replay(dir.path(), &log, with_disk()).await?, plain)
+    );
+    println!(
+        "checks alone, one core                 {:>8.0} MB/s",
+        check_rate(&open(dir.path())?, &log).await?
+    );
     Ok(())
 }
 
@@ -91,7 +120,12 @@ async fn write_log(store: &Store, log_bytes: usize, batch_bytes: usize) -> Outco
         partition: PartitionId::new(0),
     };
     let manifest = Manifest::create(ClusterId::new(Uuid::from_u128(1)), tp);
-    let mut log = Log { tp, manifest, segments: Vec::new(), size_bytes: 0 };
+    let mut log = Log {
+        tp,
+        manifest,
+        segments: Vec::new(),
+        size_bytes: 0,
+    };
     let body = batch(batch_bytes)?;
     while log.size_bytes < log_bytes as u64 {
         let (bytes, segment) = segment(&log, &body)?;
@@ -100,7 +134,10 @@ async fn write_log(store: &Store, log_bytes: usize, batch_bytes: usize) -> Outco
         log.size_bytes += segment.meta.size_bytes;
         log.segments.push(segment.meta);
         let nonce = log.segments.len() as u128;
-        log.manifest = log.manifest.apply(Update::AddSegment(segment), nonce)?.manifest;
+        log.manifest = log
+            .manifest
+            .apply(Update::AddSegment(segment), nonce)?
+            .manifest;
     }
     Ok(log)
 }
@@ -111,7 +148,9 @@ fn batch(batch_bytes: usize) -> Outcome<RecordBatch> {
     let mut number = 0_u64;
     while builder.size_bytes() + 128 < batch_bytes {
         let key = number.to_be_bytes();
-        let value: Vec<u8> = (0..100).map(|at| number.wrapping_mul(at + 7).to_le_bytes()[0]).collect();
+        let value: Vec<u8> = (0..100)
+            .map(|at| number.wrapping_mul(at + 7).to_le_bytes()[0])
+            .collect();
         builder.push(TimestampMs::new(0), Some(&key), Some(&value), &[])?;
         number += 1;
     }
@@ -132,10 +171,19 @@ fn segment(log: &Log, batch: &RecordBatch) -> Outcome<(Bytes, NewSegment)> {
     }
     let entries = index.finish();
     let segment_id = SegmentId::new(Uuid::from_u128(log.segments.len() as u128));
-    let meta = SegmentMeta::of_entries(segment_id, leader_epoch, 0, &entries).ok_or("no entries")?;
+    let meta =
+        SegmentMeta::of_entries(segment_id, leader_epoch, 0, &entries).ok_or("no entries")?;
     let mut epochs = EpochHistory::new();
     epochs.push(leader_epoch, Offset::ZERO)?;
-    Ok((bytes.freeze(), NewSegment { meta, entries, epochs, producers: Bytes::new() }))
+    Ok((
+        bytes.freeze(),
+        NewSegment {
+            meta,
+            entries,
+            epochs,
+            producers: Bytes::new(),
+        },
+    ))
 }
 
 async fn best_plain(store: &Store, log: &Log, in_flight: usize) -> Outcome<f64> {

@@ -17,6 +17,8 @@ pub(super) struct Limits {
     pub(super) total_bytes: u64,
     /// Speculation is refused if it would leave less than the rest for demands.
     pub(super) speculative_bytes: u64,
+    /// Most that the cache ever holds.
+    pub(super) cached_bytes: u64,
 }
 
 /// A cheap handle to the one budget.
@@ -48,7 +50,11 @@ pub(super) struct Charge {
 
 impl Budget {
     pub(super) fn new(limits: Limits, held_bytes: IntGauge) -> Self {
-        Self(Arc::new(Inner { limits, state: Mutex::default(), held_bytes }))
+        Self(Arc::new(Inner {
+            limits,
+            state: Mutex::default(),
+            held_bytes,
+        }))
     }
 
     /// Takes `bytes` for a chunk fetched ahead of need, if there is plenty.
@@ -80,7 +86,14 @@ impl Budget {
             state.waiting.push_back(Waiting { bytes, grant });
             granted
         };
-        granted.await.expect("a waiting demand leaves the queue only with its grant")
+        granted
+            .await
+            .expect("a waiting demand leaves the queue only with its grant")
+    }
+
+    /// Whether a chunk fits beside a full cache, which gives way only to the next chunk.
+    pub(super) fn has_spare(&self, bytes: u64) -> bool {
+        self.0.limits.cached_bytes.saturating_add(bytes) <= self.0.limits.total_bytes
     }
 
     /// Whether a demand is waiting for room.
@@ -104,8 +117,13 @@ impl Budget {
 
     fn charge(&self, state: &mut State, bytes: u64) -> Charge {
         state.held_bytes += bytes;
-        self.0.held_bytes.set(i64::try_from(state.held_bytes).unwrap_or(i64::MAX));
-        Charge { budget: self.clone(), bytes }
+        self.0
+            .held_bytes
+            .set(i64::try_from(state.held_bytes).unwrap_or(i64::MAX));
+        Charge {
+            budget: self.clone(),
+            bytes,
+        }
     }
 
     fn release(&self, bytes: u64) {
@@ -119,7 +137,9 @@ impl Budget {
                 let first = state.waiting.pop_front().expect("the front is there");
                 grants.push((first.grant, self.charge(&mut state, first.bytes)));
             }
-            self.0.held_bytes.set(i64::try_from(state.held_bytes).unwrap_or(i64::MAX));
+            self.0
+                .held_bytes
+                .set(i64::try_from(state.held_bytes).unwrap_or(i64::MAX));
         }
         // Outside the lock: the grant of a cancelled demand comes back and is released in turn.
         for (grant, charge) in grants {
@@ -136,13 +156,17 @@ impl Drop for Charge {
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Budget").field("limits", &self.0.limits).finish_non_exhaustive()
+        f.debug_struct("Budget")
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Charge").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("Charge")
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -154,7 +178,14 @@ mod tests {
 
     fn budget(total_bytes: u64, speculative_bytes: u64) -> Budget {
         let gauge = IntGauge::new("held", "held").expect("a legal name");
-        Budget::new(Limits { total_bytes, speculative_bytes }, gauge)
+        Budget::new(
+            Limits {
+                total_bytes,
+                speculative_bytes,
+                cached_bytes: 0,
+            },
+            gauge,
+        )
     }
 
     #[tokio::test]

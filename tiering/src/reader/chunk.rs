@@ -32,8 +32,15 @@ impl Chunk {
     }
 
     fn new(bytes: Bytes, charge: Charge, wasted_bytes: IntCounter, was_read: bool) -> Self {
-        let bytes = Bytes::from_owner(Charged { bytes, _charge: charge });
-        Self { bytes, was_read: AtomicBool::new(was_read), wasted_bytes }
+        let bytes = Bytes::from_owner(Charged {
+            bytes,
+            _charge: charge,
+        });
+        Self {
+            bytes,
+            was_read: AtomicBool::new(was_read),
+            wasted_bytes,
+        }
     }
 
     /// Returns the bytes to read from.
@@ -82,8 +89,13 @@ pub(super) struct Flaw {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FlawReason {
-    #[error("object is truncated. expected_bytes=`{expected_bytes}`, actual_bytes=`{actual_bytes}`")]
-    Truncated { expected_bytes: u64, actual_bytes: u64 },
+    #[error(
+        "object is truncated. expected_bytes=`{expected_bytes}`, actual_bytes=`{actual_bytes}`"
+    )]
+    Truncated {
+        expected_bytes: u64,
+        actual_bytes: u64,
+    },
     #[error(transparent)]
     Batch(#[from] BatchError),
     #[error("batches disagree with the index")]
@@ -98,7 +110,10 @@ pub(super) fn check(plan: &ChunkPlan, bytes: &Bytes) -> Result<(), Flaw> {
             expected_bytes: u64::from(plan.id.length),
             actual_bytes: bytes.len() as u64,
         };
-        return Err(Flaw { position: plan.id.position.advance(bytes.len() as u64), reason });
+        return Err(Flaw {
+            position: plan.id.position.advance(bytes.len() as u64),
+            reason,
+        });
     }
     for (index, entry) in plan.entries.iter().enumerate() {
         let range = plan.entry_start(index)..plan.entry_end(index);
@@ -122,7 +137,10 @@ fn check_entry(entry: &IndexEntry, mut rest: Bytes) -> Result<(), Flaw> {
         offset = header.next_offset();
     }
     if offset != entry.next_offset() {
-        return Err(Flaw { position: entry.position, reason: FlawReason::Index });
+        return Err(Flaw {
+            position: entry.position,
+            reason: FlawReason::Index,
+        });
     }
     Ok(())
 }

@@ -114,7 +114,8 @@ impl Cursor {
                 Err(error) if error.is_not_found() && resolves < RESOLVES_MAX => {
                     tracing::info!(%error, offset = %self.offset, "object gone, resolving again");
                     self.reading = None;
-                    self.wait_for_manifest(MANIFEST_WAIT * (1 << resolves)).await;
+                    self.wait_for_manifest(MANIFEST_WAIT * (1 << resolves))
+                        .await;
                     resolves += 1;
                 }
                 outcome => return outcome,
@@ -151,7 +152,9 @@ impl Cursor {
             self.reading = self.next_in_rows(reading);
         }
         if self.reading.is_none() {
-            let Some(rows) = self.rows().await? else { return Ok(false) };
+            let Some(rows) = self.rows().await? else {
+                return Ok(false);
+            };
             let plan = ChunkPlan::at_offset(&rows, self.offset, self.reader.chunk_bytes);
             let plan = plan.ok_or_else(|| self.hole())?;
             self.reading = Some(Reading::new(rows, plan));
@@ -165,7 +168,10 @@ impl Cursor {
         }
         let log_start_offset = self.manifest.log_start_offset();
         if self.offset < log_start_offset {
-            return Err(Error::OffsetOutOfRange { offset: self.offset, log_start_offset });
+            return Err(Error::OffsetOutOfRange {
+                offset: self.offset,
+                log_start_offset,
+            });
         }
         Ok(())
     }
@@ -190,7 +196,10 @@ impl Cursor {
 
     /// A page that does not hold what the manifest says.
     fn hole(&self) -> Error {
-        Error::corrupt(self.tp.to_string(), format!("index has a hole at offset {}", self.offset))
+        Error::corrupt(
+            self.tp.to_string(),
+            format!("index has a hole at offset {}", self.offset),
+        )
     }
 
     async fn chunk(&mut self) -> Result<Arc<Chunk>, Error> {
@@ -227,7 +236,9 @@ impl Cursor {
         let mut last = reading.plan.clone();
         self.asked_below = self.asked_below.max(last.next_offset());
         for _ in 0..chunks {
-            let Some((next_rows, next)) = self.plan_after(&rows, &last) else { return };
+            let Some((next_rows, next)) = self.plan_after(&rows, &last) else {
+                return;
+            };
             if !self.reader.fetcher.prefetch(self.tp, &next) {
                 return;
             }
@@ -254,7 +265,9 @@ impl Cursor {
     }
 
     fn has_finished_chunk(&self) -> bool {
-        self.reading.as_ref().is_none_or(|reading| reading.plan.next_offset() <= self.offset)
+        self.reading
+            .as_ref()
+            .is_none_or(|reading| reading.plan.next_offset() <= self.offset)
     }
 
     fn cut(&mut self, chunk: &Chunk, max_bytes: usize) -> Result<Read, Error> {
@@ -263,11 +276,17 @@ impl Cursor {
         let cut = reading.cut(bytes, self.offset, max_bytes);
         // The chunk was checked when it arrived, so this is a bug or bad memory.
         let (range, place) = cut.map_err(|error| {
-            Error::corrupt(self.tp.to_string(), format!("{error} at offset {}", self.offset))
+            Error::corrupt(
+                self.tp.to_string(),
+                format!("{error} at offset {}", self.offset),
+            )
         })?;
         reading.place = Some(place);
         self.offset = place.offset;
-        Ok(Read::Batches { bytes: vec![bytes.slice(range)], next_offset: place.offset })
+        Ok(Read::Batches {
+            bytes: vec![bytes.slice(range)],
+            next_offset: place.offset,
+        })
     }
 
     /// Waits a while for a newer manifest than the one in use.
@@ -280,7 +299,12 @@ impl Cursor {
 
 impl Reading {
     fn new(rows: Rows, plan: ChunkPlan) -> Self {
-        Self { rows, plan, place: None, has_fetched_ahead: false }
+        Self {
+            rows,
+            plan,
+            place: None,
+            has_fetched_ahead: false,
+        }
     }
 
     fn cut(

@@ -28,9 +28,15 @@ impl Place {
     ///
     /// If `offset` is not in the chunk.
     pub(super) fn find(plan: &ChunkPlan, bytes: &[u8], offset: Offset) -> Result<Self, BatchError> {
-        let entry = plan.entry_of(offset).expect("the plan was made for the offset");
+        let entry = plan
+            .entry_of(offset)
+            .expect("the plan was made for the offset");
         let base_offset = plan.entries[entry].base_offset;
-        let mut place = Self { entry, byte: plan.entry_start(entry), offset: base_offset };
+        let mut place = Self {
+            entry,
+            byte: plan.entry_start(entry),
+            offset: base_offset,
+        };
         while place.offset < offset {
             let header = BatchHeader::parse(&bytes[place.byte..])?;
             if header.next_offset() > offset {

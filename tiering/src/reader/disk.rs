@@ -131,7 +131,10 @@ impl Code for Stored {
         let length = u64::decode(reader)?;
         let mut bytes = Vec::new();
         // The reader ends with the entry, so a rotten length allocates no more than that.
-        reader.take(length).read_to_end(&mut bytes).map_err(foyer::Error::io_error)?;
+        reader
+            .take(length)
+            .read_to_end(&mut bytes)
+            .map_err(foyer::Error::io_error)?;
         Ok(Self::Loaded(bytes.into()))
     }
 

@@ -112,7 +112,12 @@ impl Fetcher {
     pub(super) fn demand(self: &Arc<Self>, tp: TopicPartition, plan: &ChunkPlan) -> Request {
         let key = Key::Segment(tp, plan.segment);
         let pending = |ticket, is_first| {
-            Request::Pending(Pending { ticket, is_first, key, deadline: self.deadline })
+            Request::Pending(Pending {
+                ticket,
+                is_first,
+                key,
+                deadline: self.deadline,
+            })
         };
         if let Some(chunk) = self.cached(&plan.id) {
             return Request::Ready(chunk);
@@ -137,7 +142,10 @@ impl Fetcher {
         let key = Key::Segment(tp, plan.segment);
         let load = || self.clone().load(key, plan.clone(), Some(charge));
         // The ticket is dropped: the chunk waits in the memory tier.
-        drop(self.flights.board(plan.id, || self.memory.get(&plan.id), load));
+        drop(
+            self.flights
+                .board(plan.id, || self.memory.get(&plan.id), load),
+        );
         true
     }
 
@@ -183,6 +191,9 @@ impl Fetcher {
             return charge;
         }
         self.holds.release();
+        if !self.budget.has_spare(bytes) {
+            self.memory.clear();
+        }
         self.budget.demand(bytes).await
     }
 
@@ -198,7 +209,12 @@ impl Fetcher {
         Some(bytes)
     }
 
-    async fn fetch(&self, key: Key, plan: &ChunkPlan, is_speculative: bool) -> Result<Bytes, Error> {
+    async fn fetch(
+        &self,
+        key: Key,
+        plan: &ChunkPlan,
+        is_speculative: bool,
+    ) -> Result<Bytes, Error> {
         if !is_speculative {
             self.metrics.misses.inc();
         }
@@ -241,27 +257,49 @@ impl Fetcher {
     /// object's size tells whether that was it.
     async fn explain(&self, key: &str, plan: &ChunkPlan, error: Error) -> Error {
         let may_be_short = match &error {
-            Error::Store { fault: Fault::Other | Fault::Disk(_), .. } => true,
+            Error::Store {
+                fault: Fault::Other | Fault::Disk(_),
+                ..
+            } => true,
             error => error.kind() == ErrorKind::Invalid,
         };
         if !may_be_short {
             return error;
         }
-        let Ok(object) = self.store.head(key).await else { return error };
+        let Ok(object) = self.store.head(key).await else {
+            return error;
+        };
         if object.size_bytes >= plan.range().end {
             return error;
         }
         let expected_bytes = plan.range().end;
-        let reason = FlawReason::Truncated { expected_bytes, actual_bytes: object.size_bytes };
-        corrupt(key, &Flaw { position: plan.id.position, reason })
+        let reason = FlawReason::Truncated {
+            expected_bytes,
+            actual_bytes: object.size_bytes,
+        };
+        corrupt(
+            key,
+            &Flaw {
+                position: plan.id.position,
+                reason,
+            },
+        )
     }
 }
 
 impl Pending {
     /// Waits for the chunk. Cancel safe: the fetch goes on, for whoever asks next.
     pub(super) async fn arrived(self) -> Result<Arc<Chunk>, Error> {
-        let Self { ticket, key, deadline, .. } = self;
-        ticket.landed().await.map_err(|failure| failure.into_error("read", key, deadline))
+        let Self {
+            ticket,
+            key,
+            deadline,
+            ..
+        } = self;
+        ticket
+            .landed()
+            .await
+            .map_err(|failure| failure.into_error("read", key, deadline))
     }
 }
 
@@ -269,12 +307,19 @@ impl Failure<Error> {
     pub(super) fn into_error(self, operation: &'static str, key: Key, waited: Duration) -> Error {
         match self {
             Self::Failed(error) => error,
-            Self::TimedOut => Error::Timeout { operation, key: key.to_string(), waited },
+            Self::TimedOut => Error::Timeout {
+                operation,
+                key: key.to_string(),
+                waited,
+            },
             Self::Gone => Error::Cancelled { operation },
         }
     }
 }
 
 fn corrupt(key: &str, flaw: &Flaw) -> Error {
-    Error::corrupt(key, format!("{} at position {}", flaw.reason, flaw.position))
+    Error::corrupt(
+        key,
+        format!("{} at position {}", flaw.reason, flaw.position),
+    )
 }

@@ -49,7 +49,11 @@ where
     E: Clone + Send + Sync + 'static,
 {
     pub(super) fn new(tasks: TaskSet, deadline: Duration) -> Self {
-        Self { table: Arc::default(), tasks, deadline }
+        Self {
+            table: Arc::default(),
+            tasks,
+            deadline,
+        }
     }
 
     /// Joins the load of `key`, or starts one unless `cached` has the value by now. `cached` is asked
@@ -74,8 +78,15 @@ where
         let (sender, receiver) = watch::channel(None);
         table.insert(key.clone(), receiver.clone());
         drop(table);
-        let flight = Flight { table: self.table.clone(), key, sender };
-        self.tasks.spawn("reader_load", flight.fly(load(), self.deadline, self.tasks.clone()));
+        let flight = Flight {
+            table: self.table.clone(),
+            key,
+            sender,
+        };
+        self.tasks.spawn(
+            "reader_load",
+            flight.fly(load(), self.deadline, self.tasks.clone()),
+        );
         Boarding::Started(Ticket(receiver))
     }
 
@@ -130,7 +141,10 @@ impl<K: Eq + Hash, V, E> Drop for Flight<K, V, E> {
     fn drop(&mut self) {
         let mut table = self.table.lock();
         // By now the key may belong to the next load.
-        if table.get(&self.key).is_some_and(|next| next.same_channel(&self.sender.subscribe())) {
+        if table
+            .get(&self.key)
+            .is_some_and(|next| next.same_channel(&self.sender.subscribe()))
+        {
             table.remove(&self.key);
         }
     }
@@ -138,7 +152,9 @@ impl<K: Eq + Hash, V, E> Drop for Flight<K, V, E> {
 
 impl<K, V, E> fmt::Debug for Flights<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flights").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("Flights")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 
@@ -183,7 +199,12 @@ mod tests {
             .collect();
         go.notify_one();
 
-        assert!(join_all(tickets).await.into_iter().all(|outcome| outcome == Ok(7)));
+        assert!(
+            join_all(tickets)
+                .await
+                .into_iter()
+                .all(|outcome| outcome == Ok(7))
+        );
         assert_eq!(loads.load(Ordering::SeqCst), 1);
         assert!(!flights.contains(&1));
     }
@@ -198,7 +219,10 @@ mod tests {
         assert_eq!(first.await, Err(Failure::Gone));
         assert_eq!(second.await, Err(Failure::Gone));
 
-        assert_eq!(wait(flights.board(1, || None, || async { Ok(9) })).await, Ok(9));
+        assert_eq!(
+            wait(flights.board(1, || None, || async { Ok(9) })).await,
+            Ok(9)
+        );
     }
 
     #[tokio::test(start_paused = true)]

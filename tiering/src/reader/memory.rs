@@ -8,7 +8,10 @@ use super::{chunk::Chunk, plan::ChunkId};
 
 /// Chunks by recency. What falls out lives on while a reader still has slices of it.
 #[derive(Clone, Debug)]
-pub(super) struct MemoryCache(Cache<ChunkId, Arc<Chunk>>);
+pub(super) struct MemoryCache {
+    cache: Cache<ChunkId, Arc<Chunk>>,
+    capacity_bytes: usize,
+}
 
 impl MemoryCache {
     /// Starts empty.
@@ -16,29 +19,35 @@ impl MemoryCache {
         // Plain recency: a chunk fetched ahead must outlive chunks already read, and a filter for
         // one-hit wonders would throw out exactly what a replay is about to read. One shard: with
         // few large chunks, shards fill unevenly and evict while others have room.
-        let cache = Cache::builder(usize::try_from(capacity_bytes).unwrap_or(usize::MAX))
+        let capacity_bytes = usize::try_from(capacity_bytes).unwrap_or(usize::MAX);
+        let cache = Cache::builder(capacity_bytes)
             .with_name("esker_chunks")
             .with_shards(1)
             .with_eviction_config(EvictionConfig::from(LruConfig::default()))
             .with_weighter(|_: &ChunkId, chunk: &Arc<Chunk>| chunk.size_bytes())
             .build();
-        Self(cache)
+        Self {
+            cache,
+            capacity_bytes,
+        }
     }
 
     pub(super) fn get(&self, id: &ChunkId) -> Option<Arc<Chunk>> {
-        self.0.get(id).map(|entry| Arc::clone(entry.value()))
+        self.cache.get(id).map(|entry| Arc::clone(entry.value()))
     }
 
     pub(super) fn contains(&self, id: &ChunkId) -> bool {
-        self.0.contains(id)
+        self.cache.contains(id)
     }
 
     pub(super) fn insert(&self, id: ChunkId, chunk: Arc<Chunk>) {
-        self.0.insert(id, chunk);
+        // Else it would push out everything and stay, although it does not fit.
+        if chunk.size_bytes() <= self.capacity_bytes {
+            self.cache.insert(id, chunk);
+        }
     }
 
-    #[cfg(test)]
     pub(super) fn clear(&self) {
-        self.0.clear();
+        self.cache.clear();
     }
 }

@@ -35,13 +35,20 @@ impl Metrics {
     ///
     /// If the registry has a reader's metrics already: a process has one reader.
     pub(super) fn new(registry: &Registry) -> Self {
-        let hits = Opts::new("esker_tiering_chunk_hits_total", "chunks served from a cache");
+        let hits = Opts::new(
+            "esker_tiering_chunk_hits_total",
+            "chunks served from a cache",
+        );
         let hits = IntCounterVec::new(hits, &["tier"]).expect("a legal name");
         let hits = registered(registry, hits);
         Self {
             memory_hits: hits.with_label_values(&["memory"]),
             disk_hits: hits.with_label_values(&["disk"]),
-            misses: counter(registry, "chunk_misses_total", "chunks that had to be fetched"),
+            misses: counter(
+                registry,
+                "chunk_misses_total",
+                "chunks that had to be fetched",
+            ),
             fetched_bytes: counter(registry, "fetched_bytes_total", "chunk bytes fetched"),
             prefetched_bytes: counter(registry, "prefetched_bytes_total", "bytes fetched ahead"),
             wasted_bytes: counter(
@@ -51,7 +58,11 @@ impl Metrics {
             ),
             in_flight_bytes: gauge(registry, "in_flight_bytes", "bytes of fetches under way"),
             memory_bytes: gauge(registry, "chunk_memory_bytes", "bytes of chunks in memory"),
-            corrupt: counter(registry, "corrupt_chunks_total", "fetches whose bytes did not hold"),
+            corrupt: counter(
+                registry,
+                "corrupt_chunks_total",
+                "fetches whose bytes did not hold",
+            ),
             page_misses: counter(registry, "page_misses_total", "index pages fetched"),
             cold_readers: gauge(registry, "cold_readers", "cursors reading from the bucket"),
         }
@@ -104,6 +115,8 @@ fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
 }
 
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> C {
-    registry.register(Box::new(collector.clone())).expect("a process has one reader");
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("a process has one reader");
     collector
 }

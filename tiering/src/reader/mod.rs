@@ -153,6 +153,7 @@ impl Reader {
         let limits = Limits {
             total_bytes: options.cache_memory_bytes + options.budget_bytes,
             speculative_bytes: options.cache_memory_bytes + options.budget_bytes / 2,
+            cached_bytes: options.cache_memory_bytes,
         };
         let pages = Pages::new(
             store.clone(),
@@ -216,7 +217,9 @@ impl Inner {
 
     /// How many chunks each of the active readers may have ahead.
     fn share_chunks(&self) -> usize {
-        let readers = u64::try_from(self.fetcher.metrics().cold_readers.get()).unwrap_or(0).max(1);
+        let readers = u64::try_from(self.fetcher.metrics().cold_readers.get())
+            .unwrap_or(0)
+            .max(1);
         let chunks = self.window_bytes / self.chunk_bytes;
         // One chunk each even if there are more readers than chunks: the budget refuses what is too
         // much. None if the cache is too small to keep it until it is read.
@@ -234,8 +237,10 @@ async fn open_disk(
         capacity_bytes,
         write_bytes_per_second: options.cache_disk_write_bytes_per_second,
     };
-    DiskCache::open(dir, limits).await.map_err(|error| Error::Settings {
-        store: dir.display().to_string(),
-        reason: format!("disk cache cannot be opened: {error}"),
-    })
+    DiskCache::open(dir, limits)
+        .await
+        .map_err(|error| Error::Settings {
+            store: dir.display().to_string(),
+            reason: format!("disk cache cannot be opened: {error}"),
+        })
 }

@@ -41,7 +41,14 @@ impl Pages {
             .with_weighter(|_: &PageId, rows: &Rows| rows.memory_bytes())
             .build();
         let flights = Flights::new(tasks.clone(), deadline);
-        Self { store, cache, flights, misses, tasks, deadline }
+        Self {
+            store,
+            cache,
+            flights,
+            misses,
+            tasks,
+            deadline,
+        }
     }
 
     /// Returns a page's rows.
@@ -75,7 +82,8 @@ impl Pages {
         if let Some(rows) = cached() {
             return Boarding::Landed(rows);
         }
-        self.flights.board(page.id, cached, || self.clone().load(tp, *page))
+        self.flights
+            .board(page.id, cached, || self.clone().load(tp, *page))
     }
 
     async fn landed(
@@ -85,7 +93,9 @@ impl Pages {
         ticket: Ticket<Rows, Error>,
     ) -> Result<Rows, Error> {
         let outcome = ticket.landed().await;
-        outcome.map_err(|failure| failure.into_error("read index page", key_of(tp, page), self.deadline))
+        outcome.map_err(|failure| {
+            failure.into_error("read index page", key_of(tp, page), self.deadline)
+        })
     }
 
     async fn load(self: Arc<Self>, tp: TopicPartition, page: PageRef) -> Result<Rows, Error> {
@@ -94,8 +104,12 @@ impl Pages {
         let bytes = self.store.get(&key).await?;
         let id = page.id;
         // Decoding a page takes milliseconds: too long for a thread that serves others.
-        let decoding = self.tasks.spawn_blocking(move || Rows::decode_page(bytes, &page));
-        let decoded = decoding.await.map_err(|_| Error::Cancelled { operation: "decode page" })?;
+        let decoding = self
+            .tasks
+            .spawn_blocking(move || Rows::decode_page(bytes, &page));
+        let decoded = decoding.await.map_err(|_| Error::Cancelled {
+            operation: "decode page",
+        })?;
         let rows = decoded.map_err(|error| Error::corrupt(key, error.to_string()))?;
         self.cache.insert(id, rows.clone());
         Ok(rows)

@@ -42,13 +42,23 @@ impl ChunkPlan {
                 && other.entry.position.get() / chunk_bytes == stretch
         };
         let first = (0..index).rev().take_while(is_in).last().unwrap_or(index);
-        let end = (index + 1..rows.len()).take_while(is_in).last().unwrap_or(index) + 1;
+        let end = (index + 1..rows.len())
+            .take_while(is_in)
+            .last()
+            .unwrap_or(index)
+            + 1;
 
         let entries: Vec<_> = (first..end).map(|at| rows.row(at).entry).collect();
-        let length = entries.iter().fold(0_u32, |sum, entry| sum.saturating_add(entry.length));
+        let length = entries
+            .iter()
+            .fold(0_u32, |sum, entry| sum.saturating_add(entry.length));
         let position = entries[0].position;
         Self {
-            id: ChunkId { segment_id, position, length },
+            id: ChunkId {
+                segment_id,
+                position,
+                length,
+            },
             segment: SegmentName::from(&row.segment),
             entries,
             rows: first..end,
@@ -57,7 +67,8 @@ impl ChunkPlan {
 
     /// Plans the chunk that holds `offset`, or none if the rows end before it.
     pub(super) fn at_offset(rows: &Rows, offset: Offset, chunk_bytes: u64) -> Option<Self> {
-        rows.seek(offset).map(|index| Self::around(rows, index, chunk_bytes))
+        rows.seek(offset)
+            .map(|index| Self::around(rows, index, chunk_bytes))
     }
 
     /// Plans the chunk after this one in the same rows; it may belong to the next segment.
@@ -89,7 +100,9 @@ impl ChunkPlan {
 
     /// The entry that holds `offset`, if the chunk does.
     pub(super) fn entry_of(&self, offset: Offset) -> Option<usize> {
-        let after = self.entries.partition_point(|entry| entry.base_offset <= offset);
+        let after = self
+            .entries
+            .partition_point(|entry| entry.base_offset <= offset);
         let index = after.checked_sub(1)?;
         (offset < self.entries[index].next_offset()).then_some(index)
     }

@@ -6,11 +6,7 @@ use esker_proto::{
     types::{Offset, TimestampMs, TopicPartition},
 };
 
-use super::{
-    Inner,
-    fetcher::Request,
-    plan::ChunkPlan,
-};
+use super::{Inner, fetcher::Request, plan::ChunkPlan};
 use crate::error::Error;
 
 impl Inner {
@@ -49,7 +45,9 @@ impl Inner {
                 Request::Pending(pending) => pending.arrived().await?,
             };
             let entry = index - plan.rows.start;
-            let bytes = chunk.read().slice(plan.entry_start(entry)..plan.entry_end(entry));
+            let bytes = chunk
+                .read()
+                .slice(plan.entry_start(entry)..plan.entry_end(entry));
             let found = find_in_batches(Batches::new(bytes), timestamp, *from);
             let found = found.map_err(|error| unreadable(tp, &plan.entries[entry], &error))?;
             if found.is_some() {
@@ -86,5 +84,8 @@ fn find_in_batches(
 
 fn unreadable(tp: TopicPartition, entry: &IndexEntry, error: &BatchError) -> Error {
     let offset = entry.base_offset;
-    Error::corrupt(tp.to_string(), format!("{error} in the batches from offset {offset} on"))
+    Error::corrupt(
+        tp.to_string(),
+        format!("{error} in the batches from offset {offset} on"),
+    )
 }

@@ -24,8 +24,8 @@ use esker_proto::{
 use futures::stream::BoxStream;
 use object_store::{
     CopyOptions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    memory::InMemory, path::Path,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, memory::InMemory, path::Path,
 };
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -85,15 +85,24 @@ impl FaultyStore {
 
     /// Lets this many more reads through a closed gate.
     pub(super) fn let_through(&self, reads: usize) {
-        self.gate.as_ref().expect("made with a gate").add_permits(reads);
+        self.gate
+            .as_ref()
+            .expect("made with a gate")
+            .add_permits(reads);
     }
 
     pub(super) async fn replace(&self, key: Key, bytes: Bytes) {
-        self.inner.put(&Path::from(key.to_string()), bytes.into()).await.unwrap();
+        self.inner
+            .put(&Path::from(key.to_string()), bytes.into())
+            .await
+            .unwrap();
     }
 
     pub(super) async fn remove(&self, key: Key) {
-        self.inner.delete(&Path::from(key.to_string())).await.unwrap();
+        self.inner
+            .delete(&Path::from(key.to_string()))
+            .await
+            .unwrap();
     }
 
     pub(super) async fn content(&self, key: Key) -> Bytes {
@@ -114,7 +123,10 @@ impl FaultyStore {
             Some(Fault::Panic) => panic!("planted"),
             Some(Fault::Hang) => std::future::pending::<()>().await,
             Some(Fault::Fail) => {
-                return Err(object_store::Error::Generic { store: "faulty", source: "planted".into() });
+                return Err(object_store::Error::Generic {
+                    store: "faulty",
+                    source: "planted".into(),
+                });
             }
             Some(Fault::Delay(delay)) => tokio::time::sleep(delay).await,
             Some(Fault::FlipAt(_)) | None => {}
@@ -128,8 +140,11 @@ impl FaultyStore {
 }
 
 async fn flipped(reply: GetResult, position: u64) -> object_store::Result<GetResult> {
-    let (meta, range, attributes) =
-        (reply.meta.clone(), reply.range.clone(), reply.attributes.clone());
+    let (meta, range, attributes) = (
+        reply.meta.clone(),
+        reply.range.clone(),
+        reply.attributes.clone(),
+    );
     let extensions = reply.extensions.clone();
     let mut bytes = BytesMut::from(reply.bytes().await?);
     if range.contains(&position) {
@@ -137,7 +152,13 @@ async fn flipped(reply: GetResult, position: u64) -> object_store::Result<GetRes
     }
     let bytes = bytes.freeze();
     let payload = GetResultPayload::Stream(Box::pin(futures::stream::iter([Ok(bytes)])));
-    Ok(GetResult { payload, meta, range, attributes, extensions })
+    Ok(GetResult {
+        payload,
+        meta,
+        range,
+        attributes,
+        extensions,
+    })
 }
 
 #[async_trait]
@@ -253,7 +274,14 @@ impl Log {
 
     /// A log whose store lets reads through one by one.
     pub(super) async fn gated(shape: Shape) -> Self {
-        Self::on(FaultyStore { gate: Some(Semaphore::new(0)), ..FaultyStore::default() }, shape).await
+        Self::on(
+            FaultyStore {
+                gate: Some(Semaphore::new(0)),
+                ..FaultyStore::default()
+            },
+            shape,
+        )
+        .await
     }
 
     async fn on(objects: FaultyStore, shape: Shape) -> Self {
@@ -265,9 +293,20 @@ impl Log {
         let watch = watch::Sender::new(Arc::new(manifest.clone()));
         let objects = Arc::new(objects);
         let (batches, segments) = (Vec::new(), Vec::new());
-        let mut log =
-            Self { shape, objects, tp, manifest, batches, segments, watch, nonce: 0 };
-        log.apply(Update::Open { leader_epoch: LeaderEpoch::new(1) }).await;
+        let mut log = Self {
+            shape,
+            objects,
+            tp,
+            manifest,
+            batches,
+            segments,
+            watch,
+            nonce: 0,
+        };
+        log.apply(Update::Open {
+            leader_epoch: LeaderEpoch::new(1),
+        })
+        .await;
         let mut all = Vec::new();
         for _ in 0..shape.segments {
             all.push(Update::AddSegment(log.put_segment().await));
@@ -297,13 +336,19 @@ impl Log {
     }
 
     pub(super) fn end(&self) -> Offset {
-        self.batches.last().map_or(Offset::ZERO, |batch| batch.header().next_offset())
+        self.batches
+            .last()
+            .map_or(Offset::ZERO, |batch| batch.header().next_offset())
     }
 
     /// The bytes from the batch that holds `offset` on.
     pub(super) fn expected_from(&self, offset: Offset) -> Vec<u8> {
         let holds = |batch: &&RecordBatch| batch.header().next_offset() > offset;
-        self.batches.iter().filter(holds).flat_map(|batch| batch.bytes().to_vec()).collect()
+        self.batches
+            .iter()
+            .filter(holds)
+            .flat_map(|batch| batch.bytes().to_vec())
+            .collect()
     }
 
     /// Makes one more segment and puts its object.
@@ -313,7 +358,9 @@ impl Log {
         for _ in 0..self.shape.entries {
             let position = Position::new(bytes.len() as u64);
             let batches: Vec<_> = (0..self.shape.batches).map(|_| self.push_batch()).collect();
-            batches.iter().for_each(|batch| bytes.extend_from_slice(batch.bytes()));
+            batches
+                .iter()
+                .for_each(|batch| bytes.extend_from_slice(batch.bytes()));
             entries.push(entry_of(position, &batches));
         }
         let segment_id = SegmentId::new(Uuid::from_u128(1000 + self.segments.len() as u128));
@@ -325,7 +372,12 @@ impl Log {
         self.objects.replace(key, bytes.freeze()).await;
         let mut epochs = EpochHistory::new();
         epochs.push(leader_epoch, Offset::ZERO).unwrap();
-        NewSegment { meta, entries, epochs, producers: Bytes::new() }
+        NewSegment {
+            meta,
+            entries,
+            epochs,
+            producers: Bytes::new(),
+        }
     }
 
     fn push_batch(&mut self) -> RecordBatch {
@@ -359,8 +411,16 @@ fn entry_of(position: Position, batches: &[RecordBatch]) -> IndexEntry {
         position,
         length: headers.iter().map(|header| header.size_bytes).sum(),
         record_count: headers.iter().map(|header| header.record_count).sum(),
-        min_timestamp: headers.iter().map(|header| header.base_timestamp).min().unwrap(),
-        max_timestamp: headers.iter().map(|header| header.max_timestamp).max().unwrap(),
+        min_timestamp: headers
+            .iter()
+            .map(|header| header.base_timestamp)
+            .min()
+            .unwrap(),
+        max_timestamp: headers
+            .iter()
+            .map(|header| header.max_timestamp)
+            .max()
+            .unwrap(),
     }
 }
 
@@ -382,16 +442,23 @@ impl Bench {
         let objects: Arc<dyn ObjectStore> = log.objects.clone();
         let store = Store::from_object_store(objects, "", &registry).unwrap();
         let mut options = ReaderOptions {
-            cache_memory_bytes: 128 * KIB,
-            budget_bytes: 128 * KIB,
+            cache_memory_bytes: 256 * KIB,
+            budget_bytes: 256 * KIB,
             deadline: Duration::from_secs(30),
             chunk_bytes: log.shape.chunk_bytes,
             ..ReaderOptions::default()
         };
         change(&mut options);
         let tasks = TaskSet::new();
-        let reader = Reader::open(store, options, &registry, tasks.clone()).await.unwrap();
-        Self { log, reader, registry, tasks }
+        let reader = Reader::open(store, options, &registry, tasks.clone())
+            .await
+            .unwrap();
+        Self {
+            log,
+            reader,
+            registry,
+            tasks,
+        }
     }
 
     pub(super) fn cursor(&self, offset: Offset) -> Cursor {
@@ -401,10 +468,14 @@ impl Bench {
     /// A counter's or gauge's value, summed over its labels.
     pub(super) fn metric(&self, name: &str) -> u64 {
         let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == format!("esker_tiering_{name}"));
+        let family = families
+            .iter()
+            .find(|family| family.name() == format!("esker_tiering_{name}"));
         let metrics = family.expect("registered").get_metric();
-        let sum: f64 =
-            metrics.iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum();
+        let sum: f64 = metrics
+            .iter()
+            .map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value())
+            .sum();
         format!("{sum:.0}").parse().unwrap()
     }
 

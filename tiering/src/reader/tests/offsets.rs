@@ -21,7 +21,11 @@ async fn every_offset_yields_its_bytes() {
         let bytes = read(&mut cursor, 1).await.unwrap();
 
         let headers: Vec<_> = BatchHeaders::new(&bytes).map(Result::unwrap).collect();
-        assert_eq!(headers.len(), 1, "one batch, for a caller who wants one byte");
+        assert_eq!(
+            headers.len(),
+            1,
+            "one batch, for a caller who wants one byte"
+        );
         assert!(headers[0].offsets().contains(&offset));
         let expected = bench.log.expected_from(offset);
         assert_eq!(bytes, expected[..bytes.len()]);
@@ -37,7 +41,10 @@ async fn a_replay_gives_the_log_whatever_the_size_of_its_reads() {
         for start in [0, 1, 7, 59, 60, 61, 119] {
             let start = Offset::new(start);
             let bytes = read_all(&mut bench.cursor(start), max_bytes).await.unwrap();
-            assert!(bytes == bench.log.expected_from(start), "{start} by {max_bytes}");
+            assert!(
+                bytes == bench.log.expected_from(start),
+                "{start} by {max_bytes}"
+            );
         }
     }
 }
@@ -48,9 +55,19 @@ async fn a_read_is_not_longer_than_asked_unless_one_batch_is() {
     let batch_bytes = bench.log.batches[0].bytes().len();
 
     let mut cursor = bench.cursor(Offset::ZERO);
-    for max_bytes in [1, batch_bytes, 2 * batch_bytes - 1, 2 * batch_bytes, 3 * batch_bytes] {
+    for max_bytes in [
+        1,
+        batch_bytes,
+        2 * batch_bytes - 1,
+        2 * batch_bytes,
+        3 * batch_bytes,
+    ] {
         let bytes = read(&mut cursor, max_bytes).await.unwrap();
-        assert!(bytes.len() <= max_bytes.max(batch_bytes), "{} of {max_bytes}", bytes.len());
+        assert!(
+            bytes.len() <= max_bytes.max(batch_bytes),
+            "{} of {max_bytes}",
+            bytes.len()
+        );
     }
 }
 
@@ -90,27 +107,50 @@ async fn a_trimmed_offset_is_out_of_range_at_once() {
     read(&mut cursor, 1).await.unwrap();
 
     let log_start_offset = bench.log.segments[1].base_offset;
-    bench.log.apply(Update::TrimBelow { log_start_offset, page: None }).await;
+    bench
+        .log
+        .apply(Update::TrimBelow {
+            log_start_offset,
+            page: None,
+        })
+        .await;
 
     let error = cursor.next(ANY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange);
     let error = bench.cursor(Offset::ZERO).next(ANY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange);
-    let bytes = read_all(&mut bench.cursor(log_start_offset), ANY).await.unwrap();
+    let bytes = read_all(&mut bench.cursor(log_start_offset), ANY)
+        .await
+        .unwrap();
     assert!(bytes == bench.log.expected_from(log_start_offset));
 }
 
 #[tokio::test]
 async fn a_log_whose_index_is_in_pages_reads_like_any_other() {
-    let shape = Shape { segments: 1100, entries: 2, batches: 1, records: 1, ..Shape::default() };
-    let shape = Shape { value_bytes: 10, chunk_bytes: 4 * KIB, ..shape };
+    let shape = Shape {
+        segments: 1100,
+        entries: 2,
+        batches: 1,
+        records: 1,
+        ..Shape::default()
+    };
+    let shape = Shape {
+        value_bytes: 10,
+        chunk_bytes: 4 * KIB,
+        ..shape
+    };
     let bench = Bench::new(Log::new(shape).await).await;
     assert!(!bench.log.manifest.pages().is_empty());
 
-    let bytes = read_all(&mut bench.cursor(Offset::ZERO), ANY).await.unwrap();
+    let bytes = read_all(&mut bench.cursor(Offset::ZERO), ANY)
+        .await
+        .unwrap();
 
     assert!(bytes == bench.log.expected_from(Offset::ZERO));
-    assert_eq!(bench.metric("page_misses_total"), bench.log.manifest.pages().len() as u64);
+    assert_eq!(
+        bench.metric("page_misses_total"),
+        bench.log.manifest.pages().len() as u64
+    );
 }
 
 #[tokio::test]
@@ -120,7 +160,11 @@ async fn a_timestamp_finds_the_first_record_not_older() {
 
     for timestamp in (900..timestamp_of(Offset::new(end)).get() + 30).step_by(5) {
         let timestamp = TimestampMs::new(timestamp);
-        let found = bench.reader.offset_for_timestamp(&bench.log.manifest, timestamp).await.unwrap();
+        let found = bench
+            .reader
+            .offset_for_timestamp(&bench.log.manifest, timestamp)
+            .await
+            .unwrap();
 
         let expected = (0..end)
             .map(|offset| (Offset::new(offset), timestamp_of(Offset::new(offset))))
@@ -133,21 +177,50 @@ async fn a_timestamp_finds_the_first_record_not_older() {
 async fn a_timestamp_finds_nothing_below_the_log_start() {
     let mut bench = Bench::new(Log::new(Shape::default()).await).await;
     let log_start_offset = Offset::new(17); // inside a batch of the first entry
-    bench.log.apply(Update::TrimBelow { log_start_offset, page: None }).await;
+    bench
+        .log
+        .apply(Update::TrimBelow {
+            log_start_offset,
+            page: None,
+        })
+        .await;
 
-    let found = bench.reader.offset_for_timestamp(&bench.log.manifest, TimestampMs::new(0)).await;
+    let found = bench
+        .reader
+        .offset_for_timestamp(&bench.log.manifest, TimestampMs::new(0))
+        .await;
 
-    assert_eq!(found.unwrap(), Some((log_start_offset, timestamp_of(log_start_offset))));
+    assert_eq!(
+        found.unwrap(),
+        Some((log_start_offset, timestamp_of(log_start_offset)))
+    );
 }
 
 #[tokio::test]
 async fn a_timestamp_is_found_across_pages() {
-    let shape = Shape { segments: 1100, entries: 2, batches: 1, records: 1, ..Shape::default() };
-    let bench = Bench::new(Log::new(Shape { value_bytes: 10, ..shape }).await).await;
+    let shape = Shape {
+        segments: 1100,
+        entries: 2,
+        batches: 1,
+        records: 1,
+        ..Shape::default()
+    };
+    let bench = Bench::new(
+        Log::new(Shape {
+            value_bytes: 10,
+            ..shape
+        })
+        .await,
+    )
+    .await;
 
     for offset in [0, 1000, 2046, 2048, 2198] {
         let (offset, timestamp) = (Offset::new(offset), timestamp_of(Offset::new(offset)));
-        let found = bench.reader.offset_for_timestamp(&bench.log.manifest, timestamp).await.unwrap();
+        let found = bench
+            .reader
+            .offset_for_timestamp(&bench.log.manifest, timestamp)
+            .await
+            .unwrap();
         assert_eq!(found, Some((offset, timestamp)));
     }
 }

@@ -7,7 +7,8 @@ use futures::future::join_all;
 
 use super::fixture::{Bench, KIB, Log, Shape, read, read_all};
 
-const CHUNK: usize = 8 << 10;
+/// As much as any chunk holds.
+const CHUNK: usize = 9000;
 
 #[tokio::test(start_paused = true)]
 async fn a_chunk_is_fetched_once_however_many_readers_want_it() {
@@ -27,23 +28,39 @@ async fn a_chunk_is_fetched_once_however_many_readers_want_it() {
 async fn each_byte_of_a_replay_is_fetched_once_and_no_trailer_is() {
     let bench = Bench::new(Log::new(Shape::default()).await).await;
 
-    let bytes = read_all(&mut bench.cursor(Offset::ZERO), CHUNK).await.unwrap();
+    let bytes = read_all(&mut bench.cursor(Offset::ZERO), CHUNK)
+        .await
+        .unwrap();
     bench.settle().await;
 
-    let fetched: u64 = bench.log.objects.gets().iter().map(|(_, range)| range.end - range.start).sum();
+    let fetched: u64 = bench
+        .log
+        .objects
+        .gets()
+        .iter()
+        .map(|(_, range)| range.end - range.start)
+        .sum();
     assert_eq!(fetched, bytes.len() as u64);
     assert_eq!(bench.metric("fetched_bytes_total"), fetched);
     assert_eq!(bench.metric("in_flight_bytes"), 0);
-    let again = read_all(&mut bench.cursor(Offset::ZERO), CHUNK).await.unwrap();
+    let again = read_all(&mut bench.cursor(Offset::ZERO), CHUNK)
+        .await
+        .unwrap();
     assert!(again == bytes);
-    assert_eq!(bench.metric("fetched_bytes_total"), fetched, "the second time from memory");
+    assert_eq!(
+        bench.metric("fetched_bytes_total"),
+        fetched,
+        "the second time from memory"
+    );
 }
 
 #[tokio::test]
 async fn a_single_read_fetches_nothing_ahead() {
     let bench = Bench::new(Log::new(Shape::default()).await).await;
 
-    read(&mut bench.cursor(Offset::new(3)), CHUNK).await.unwrap();
+    read(&mut bench.cursor(Offset::new(3)), CHUNK)
+        .await
+        .unwrap();
     bench.settle().await;
 
     assert_eq!(bench.log.objects.gets().len(), 1);
@@ -63,7 +80,10 @@ async fn the_window_crosses_segments() {
 
     let gets = bench.log.objects.gets();
     let second = bench.log.segment_key(1).to_string();
-    assert!(gets.len() >= 2, "demanded one, fetched more ahead: {gets:?}");
+    assert!(
+        gets.len() >= 2,
+        "demanded one, fetched more ahead: {gets:?}"
+    );
     assert!(gets.iter().all(|(key, _)| *key == second));
 }
 
@@ -78,12 +98,22 @@ async fn a_reader_in_the_last_chunk_of_a_segment_has_the_next_segment_fetched() 
     bench.settle().await;
 
     let second = bench.log.segment_key(1).to_string();
-    assert!(bench.log.objects.gets().iter().any(|(key, _)| *key == second));
+    assert!(
+        bench
+            .log
+            .objects
+            .gets()
+            .iter()
+            .any(|(key, _)| *key == second)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_waits_gets_more_fetched_at_once_up_to_its_share() {
-    let shape = Shape { segments: 20, ..Shape::default() };
+    let shape = Shape {
+        segments: 20,
+        ..Shape::default()
+    };
     let bench = Bench::with(Log::new(shape).await, |options| {
         options.cache_memory_bytes = 128 * KIB;
         options.budget_bytes = 128 * KIB;
@@ -97,7 +127,9 @@ async fn a_reader_that_waits_gets_more_fetched_at_once_up_to_its_share() {
         );
     }
 
-    let bytes = read_all(&mut bench.cursor(Offset::ZERO), CHUNK).await.unwrap();
+    let bytes = read_all(&mut bench.cursor(Offset::ZERO), CHUNK)
+        .await
+        .unwrap();
 
     assert!(bytes == bench.log.expected_from(Offset::ZERO));
     // Half of 128 KiB in chunks of 8 KiB, and the one that is waited for.
@@ -108,7 +140,10 @@ async fn a_reader_that_waits_gets_more_fetched_at_once_up_to_its_share() {
 
 #[tokio::test(start_paused = true)]
 async fn many_readers_share_the_window_and_all_finish() {
-    let shape = Shape { segments: 10, ..Shape::default() };
+    let shape = Shape {
+        segments: 10,
+        ..Shape::default()
+    };
     let bench = Arc::new(Bench::new(Log::new(shape).await).await);
     let expected = bench.log.expected_from(Offset::ZERO);
 
