@@ -6,13 +6,15 @@ use parking_lot::Mutex;
 
 use super::chunk::Chunk;
 
+type Place = Mutex<Option<Arc<Chunk>>>;
+
 /// All cursors' places for a chunk.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holds(Arc<Mutex<Vec<Weak<Mutex<Option<Arc<Chunk>>>>>>>);
+pub(super) struct Holds(Arc<Mutex<Vec<Weak<Place>>>>);
 
 /// One cursor's place for a chunk. What is in it may vanish between two looks.
 #[derive(Debug)]
-pub(super) struct Hold(Arc<Mutex<Option<Arc<Chunk>>>>);
+pub(super) struct Hold(Arc<Place>);
 
 impl Holds {
     /// Adds a place, which leaves when it is dropped.
