@@ -19,6 +19,8 @@ pub mod retention;
 mod rows;
 mod segment_meta;
 mod table;
+#[cfg(test)]
+mod testing;
 mod trailer;
 
 pub use checksum::{Sha256Digest, sha256};

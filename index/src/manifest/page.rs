@@ -91,15 +91,12 @@ impl NewPage {
             rows,
             vec![("esker.format", "page".to_owned())],
         ));
-        let empty = Error::Malformed {
-            what: "page without rows",
-        };
         let page_ref = PageRef {
             id,
             leader_epoch,
             level,
-            base_offset: rows.base_offset().ok_or(empty.clone())?,
-            next_offset: rows.next_offset().ok_or(empty.clone())?,
+            base_offset: rows.base_offset().ok_or_else(no_rows)?,
+            next_offset: rows.next_offset().ok_or_else(no_rows)?,
             row_count: count(rows.len())?,
             segment_count: 0,
             segment_bytes: 0,
@@ -121,9 +118,6 @@ impl PageRef {
             .segments()
             .partition_point(|meta| meta.next_offset <= log_start_offset);
         let live = &rows.segments()[dead..];
-        let none = Error::Malformed {
-            what: "page without live segments",
-        };
         Ok(Self {
             segment_count: count(live.len())?,
             segment_bytes: live
@@ -133,12 +127,12 @@ impl PageRef {
                 .iter()
                 .map(|meta| meta.min_timestamp)
                 .min()
-                .ok_or(none.clone())?,
+                .ok_or_else(no_rows)?,
             max_timestamp: live
                 .iter()
                 .map(|meta| meta.max_timestamp)
                 .max()
-                .ok_or(none)?,
+                .ok_or_else(no_rows)?,
             ..self
         })
     }
@@ -148,6 +142,12 @@ impl PageRef {
         rows.len() as u64 == u64::from(self.row_count)
             && rows.base_offset() == Some(self.base_offset)
             && rows.next_offset() == Some(self.next_offset)
+    }
+}
+
+const fn no_rows() -> Error {
+    Error::Malformed {
+        what: "page without rows",
     }
 }
 

@@ -170,7 +170,7 @@ fn segment(
     let segment_id: SegmentId = text.parse().map_err(|_| malformed("segment id"))?;
     let mut meta =
         SegmentMeta::of_entries(segment_id, LeaderEpoch::new(leader_epoch), crc32c, entries)
-            .ok_or(malformed("segment"))?;
+            .ok_or_else(|| malformed("segment"))?;
     meta.base_offset = Offset::new(unsigned(first(0))?);
     meta.next_offset = Offset::new(unsigned(first(1))?);
     meta.size_bytes = unsigned(first(3))?;

@@ -150,7 +150,7 @@ impl Fields<'_> {
         // At most 4096 sums of 32-bit numbers: from a 63-bit start they cannot overflow.
         let mut offset = Some(base_offset)
             .filter(|&base| base <= Offset::MAX)
-            .ok_or(Error::Invariant {
+            .ok_or_else(|| Error::Invariant {
                 id: "S6",
                 at: base_offset.get(),
             })?;

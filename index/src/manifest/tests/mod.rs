@@ -1,0 +1,7 @@
+//! Tests of the manifest.
+
+mod bounds;
+mod golden;
+mod invariants;
+mod model;
+mod updates;
