@@ -24,9 +24,12 @@
 //!
 //! # Unknown outcomes
 //!
-//! A batch is [`Fate::Unknown`] from the moment a try of it ended without an answer, or with one
-//! that does not exclude its effect, until the agent answers it or refuses it as out of order while
-//! an earlier one is known to be missing. If it is given up meanwhile its error says so.
+//! A batch is [`Fate::Unknown`] once a try of it ended without an answer, or with one that does not
+//! exclude its effect. From then on a copy may be under way in a connection long given up. If the
+//! batch is given up its error says so, and the gap is soft: a late copy could fill it and let in
+//! late copies of those behind. Those that may have any, and are refused as out of order, are
+//! therefore given up too. Behind a firm gap, left by a batch that surely has no copy, a refusal as
+//! out of order is final.
 //!
 //! # Not idempotent
 //!
@@ -105,8 +108,8 @@ pub(crate) struct InFlight {
     queue: VecDeque<Entry>,
     window: usize,
     identity: Option<Identity>,
-    /// A batch of this epoch failed for good: the agent refuses what comes behind it.
-    has_gap: bool,
+    /// The foremost gap of this epoch.
+    gap: Option<Gap>,
     /// Before then nothing is sent again.
     resend_at: Option<Instant>,
     backoff: Backoff,
@@ -122,6 +125,15 @@ struct Identity {
     /// The agent has appended a batch of this epoch. Before that it may take any sequence for the
     /// first, so that a second batch must not be under way.
     is_known: bool,
+}
+
+/// Where a batch failed for good: the agent refuses what comes behind.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// Number of batches in the queue that come before it.
+    ahead: usize,
+    /// No copy of the batch can fill it.
+    is_firm: bool,
 }
 
 #[derive(Debug)]
@@ -143,7 +155,7 @@ enum State {
 enum Fate {
     /// It is not in the log.
     Absent,
-    /// It may be in the log.
+    /// It may be in the log, or come to be.
     Unknown,
 }
 
@@ -160,7 +172,7 @@ impl InFlight {
             queue: VecDeque::new(),
             window,
             identity,
-            has_gap: false,
+            gap: None,
             resend_at: None,
             backoff: Backoff::new(RETRY),
             last_error: None,
@@ -184,7 +196,7 @@ impl InFlight {
         let is_known = self.identity.is_none_or(|identity| identity.is_known);
         let window = if is_known { self.window } else { 1 };
         let all_sent = self.queue.iter().all(|entry| entry.state != State::Due);
-        all_sent && !self.has_gap && self.queue.len() < window
+        all_sent && self.gap.is_none() && self.queue.len() < window
     }
 
     /// Adds a batch, due, at the end. Only while there is room.
@@ -256,7 +268,7 @@ impl InFlight {
     /// them.
     fn close_gap(&mut self) {
         let is_certain = |entry: &Entry| entry.state == State::Due && entry.fate == Fate::Absent;
-        if !self.has_gap || !self.queue.iter().all(is_certain) {
+        if self.gap.is_none() || !self.queue.iter().all(is_certain) {
             return;
         }
         let Some(identity) = &mut self.identity else {
@@ -266,7 +278,7 @@ impl InFlight {
         identity.epoch = ProducerEpoch::new(identity.epoch.get().saturating_add(1));
         identity.next_sequence = Sequence::ZERO;
         identity.is_known = false;
-        self.has_gap = false;
+        self.gap = None;
         for index in 0..self.queue.len() {
             let stamp = self.next_stamp(self.queue[index].batch.record_count);
             let batch = &mut self.queue[index].batch;
@@ -319,20 +331,28 @@ impl InFlight {
 
     /// The agent misses an earlier batch.
     fn on_unordered(&mut self, index: usize, error: Error, now: Instant) -> Option<Settled> {
-        let is_expected = index > 0 || self.has_gap;
-        if is_expected {
-            // An earlier one is missing, so this one cannot be there.
-            self.queue[index].fate = Fate::Absent;
-            self.set_due(index, true);
-            return None;
-        }
-        // Everything before was acknowledged: the agent has forgotten this producer, or lost
-        // records. Whether it also forgot an earlier try of this batch, nobody knows.
-        if self.queue[index].fate == Fate::Unknown {
-            return Some(self.give_up(index, error));
+        let is_unknown = self.queue[index].fate == Fate::Unknown;
+        match self.gap.filter(|gap| index >= gap.ahead) {
+            Some(gap) if is_unknown && !gap.is_firm => return Some(self.give_up(index, error)),
+            Some(_) => {
+                self.queue[index].fate = Fate::Absent;
+                self.set_due(index, true);
+                return None;
+            }
+            None if index > 0 => {
+                self.set_due(index, true);
+                return None;
+            }
+            // Everything before was acknowledged: the agent has forgotten this producer, or lost
+            // records. Whether it also forgot an earlier try of this batch, nobody knows.
+            None if is_unknown => return Some(self.give_up(index, error)),
+            None => {}
         }
         tracing::warn!(%error, "agent does not know the batches before, starting a new epoch");
-        self.has_gap = true;
+        self.gap = Some(Gap {
+            ahead: index,
+            is_firm: true,
+        });
         self.set_due(index, true);
         self.delay(error, now);
         None
@@ -379,10 +399,17 @@ impl InFlight {
     }
 
     fn give_up(&mut self, index: usize, error: Error) -> Settled {
-        self.has_gap = self.identity.is_some();
         let is_unknown = self.queue[index].fate == Fate::Unknown;
         let is_absent = !is_unknown && error.has_no_side_effects();
+        // Behind the foremost gap nothing changes: what is there waits for that one anyway.
+        let is_foremost = self.gap.is_none_or(|gap| index < gap.ahead);
         let batch = self.remove(index);
+        if self.identity.is_some() && is_foremost {
+            self.gap = Some(Gap {
+                ahead: index,
+                is_firm: is_absent,
+            });
+        }
         Settled {
             batch,
             outcome: Err(error.with_side_effects(is_absent)),
@@ -390,13 +417,18 @@ impl InFlight {
     }
 
     fn remove(&mut self, index: usize) -> Batch {
+        if let Some(gap) = &mut self.gap
+            && index < gap.ahead
+        {
+            gap.ahead -= 1;
+        }
         let entry = self.queue.remove(index);
         entry.expect("the index was just found").batch
     }
 
     /// Whether there is no epoch left to raise to.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.has_gap
+        self.gap.is_some()
             && self
                 .identity
                 .is_some_and(|identity| identity.epoch.get() == i16::MAX)
