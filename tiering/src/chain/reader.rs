@@ -47,6 +47,15 @@ impl ChainReader {
         }
     }
 
+    /// Reads the floor: slots below it may have been collected.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer, or a boundary object is damaged.
+    pub async fn floor(&mut self) -> Result<u64, Error> {
+        Ok(self.boundary.refresh().await?.floor)
+    }
+
     /// Reads up to `limit` slots from `from` on, for a chain whose every slot counts.
     ///
     /// # Errors

@@ -1,0 +1,7 @@
+//! What an archive promises, with a bucket that fails at every step.
+
+pub(crate) mod fixture;
+mod garbage;
+mod histories;
+mod retention;
+mod upload;
