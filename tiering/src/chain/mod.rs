@@ -94,4 +94,5 @@ mod writer;
 pub use body::{ChainBody, ChainName, Entry, next_nonce, opening_nonce};
 pub use put::{Put, RetryPolicy, put_definite};
 pub use reader::{ChainReader, Tail};
+pub use rules::FIRST_SLOT;
 pub use writer::Chain;

@@ -2,7 +2,7 @@
 //! call the same functions.
 
 /// The first slot of every chain.
-pub(super) const FIRST_SLOT: u64 = 1;
+pub const FIRST_SLOT: u64 = 1;
 
 /// Rule (a): a writer's next slot is the one after its own last, never one it looked up.
 pub(super) const fn next_slot(tip: Option<u64>) -> u64 {

@@ -321,16 +321,31 @@ impl Store {
             Some(offset) => objects.list_with_offset(Some(&path), offset),
             None => objects.list(Some(&path)),
         };
-        let (store, prefix) = (self.clone(), prefix.to_owned());
-        let listed = found.map(move |item| match item {
-            Ok(meta) => Ok(store.info(&meta)),
-            Err(error) => Err(store.error(&prefix, error)),
-        });
+        let listed = self.bounded(found, prefix.to_owned());
         if self.0.clients.lists_in_order {
-            listed.boxed()
+            listed
         } else {
-            self.sorted(listed.boxed())
+            self.sorted(listed)
         }
+    }
+
+    /// Waits for each item of a listing at most as long as for a whole call.
+    fn bounded(
+        &self,
+        found: BoxStream<'static, object_store::Result<ObjectMeta>>,
+        prefix: String,
+    ) -> BoxStream<'static, Result<ObjectInfo, Error>> {
+        let store = self.clone();
+        let listed = stream::unfold(Some((found, store, prefix)), |state| async {
+            let (mut found, store, prefix) = state?;
+            match tokio::time::timeout(store.0.call_timeout, found.next()).await {
+                Ok(Some(Ok(meta))) => Some((Ok(store.info(&meta)), Some((found, store, prefix)))),
+                Ok(Some(Err(error))) => Some((Err(store.error(&prefix, error)), None)),
+                Ok(None) => None,
+                Err(_) => Some((Err(store.timed_out(Verb::List, &prefix)), None)),
+            }
+        });
+        listed.boxed()
     }
 
     /// Holds the whole listing, which only stores on this machine need.
