@@ -8,7 +8,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use esker_index::{
-    EpochHistory, HEAD_ROWS_MAX, IndexEntry, Manifest, ManifestParts, NewSegment, Next,
+    EpochHistory, HEAD_ROWS_MAX, IndexEntry, Manifest, ManifestParts, NewPage, NewSegment,
     PAGES_PER_MERGE, PageId, PageRef, Place, Rows, RowsBuilder, SegmentMeta, SegmentTrailer,
     Update,
 };
@@ -238,7 +238,7 @@ fn overhead(full: usize, list: usize) -> f64 {
     }
     .encode();
     let trailer = trailer.expect("within limits").len();
-    let (page, ..) = page_bytes(1);
+    let page = merge(heads(1)).bytes.len();
     let pages_per_segment = 3 * page / usize::try_from(SEGMENTS_PER_HEAD).expect("small");
     let bytes = trailer + full.midpoint(list) + pages_per_segment;
     println!(
@@ -248,48 +248,54 @@ fn overhead(full: usize, list: usize) -> f64 {
     bytes as f64 / SEGMENT_BYTES
 }
 
-/// A real page made by merging `heads` full heads: its size, its reference and its rows.
-fn page_bytes(heads: u64) -> (usize, PageRef, Rows) {
+type Pages = Vec<(PageRef, Rows)>;
+
+/// A manifest with `count` pages, each a full head, and the pages' rows.
+fn heads(count: u64) -> (Manifest, Pages) {
     let mut log = Log::new(Offset::ZERO);
-    let mut manifest = empty(Offset::ZERO);
-    let mut merged = Vec::new();
+    let mut pages = Vec::new();
     let open = Update::Open {
         leader_epoch: LeaderEpoch::new(1),
     };
-    manifest = manifest.apply(open, 1).expect("opens").manifest;
-    for nonce in 0..heads {
+    let mut manifest = empty(Offset::ZERO).apply(open, 1).expect("opens").manifest;
+    for nonce in 0..count {
         let added = (0..=SEGMENTS_PER_HEAD).map(|_| Update::AddSegment(log.new_segment()));
         let next = manifest
             .apply(Update::All(added.collect()), nonce.into())
             .expect("it fits");
         for page in next.new_pages {
             let rows = Rows::decode_page(page.bytes, &page.page_ref).expect("just made");
-            merged.push((page.page_ref, rows));
+            pages.push((page.page_ref, rows));
         }
         manifest = next.manifest;
     }
-    let Next { new_pages, .. } = manifest
-        .apply(Update::MergePages { merged }, 99)
-        .expect("neighbours");
-    let page = new_pages.into_iter().next().expect("one page");
-    let rows = Rows::decode_page(page.bytes.clone(), &page.page_ref).expect("just made");
-    (page.bytes.len(), page.page_ref, rows)
+    (manifest, pages)
+}
+
+fn merge((manifest, merged): (Manifest, Pages)) -> NewPage {
+    let update = Update::MergePages { merged };
+    let next = manifest.apply(update, 99).expect("neighbours");
+    next.new_pages.into_iter().next().expect("one page")
 }
 
 fn pages(c: &mut Criterion) {
-    let mut log = Log::new(Offset::ZERO);
-    let rows = log.rows(SEGMENTS_PER_HEAD * 64);
     let mut group = c.benchmark_group("page of 262144 rows");
     group.sample_size(10);
-    let (size, page_ref, made) = page_bytes(64);
+    let heads = heads(64);
+    let page = merge(heads.clone());
+    let rows = Rows::decode_page(page.bytes.clone(), &page.page_ref).expect("just made");
+    let (page_ref, size) = (page.page_ref, page.bytes.len());
     println!(
         "largest page: {} rows, {size} B, {:.2} B a row, {} B in memory",
         page_ref.row_count,
         size as f64 / f64::from(page_ref.row_count),
-        made.memory_bytes()
+        rows.memory_bytes()
     );
-    group.bench_function("build rows", |b| {
-        b.iter(|| RowsBuilder::from(&rows).finish())
+    group.bench_function("merge", |b| {
+        b.iter_batched(|| heads.clone(), merge, BatchSize::PerIteration);
+    });
+    group.bench_function("decode", |b| {
+        b.iter(|| Rows::decode_page(page.bytes.clone(), &page_ref).expect("just made"));
     });
     group.finish();
 }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use esker_proto::types::{LeaderEpoch, Offset, Position, SegmentId, TimestampMs};
 use parquet::{
-    column::reader::get_typed_column_reader,
+    column::{page::Page, reader::get_typed_column_reader},
     data_type::{ByteArrayType, DataType, Int64Type},
     file::reader::{FileReader, RowGroupReader, SerializedFileReader},
 };
@@ -134,8 +134,27 @@ fn read_rows(group: &dyn RowGroupReader) -> Result<Rows, Error> {
     Ok(builder.finish())
 }
 
+/// A dictionary is allocated by the count it claims: hold that against its bytes first. Everything
+/// else the library allocates by what it has read.
+fn check_dictionaries(group: &dyn RowGroupReader, column: usize) -> Result<(), Error> {
+    const VALUE_BYTES_MIN: usize = 4;
+    let unreadable = |_| malformed("parquet column");
+    let mut pages = group.get_column_page_reader(column).map_err(unreadable)?;
+    while let Some(page) = pages.get_next_page().map_err(unreadable)? {
+        if let Page::DictionaryPage {
+            buf, num_values, ..
+        } = page
+            && num_values as usize > buf.len() / VALUE_BYTES_MIN
+        {
+            return Err(malformed("parquet dictionary"));
+        }
+    }
+    Ok(())
+}
+
 fn read_column<T: DataType>(group: &dyn RowGroupReader, index: usize) -> Result<Vec<T::T>, Error> {
     let rows = usize::try_from(group.metadata().num_rows()).map_err(|_| malformed("row count"))?;
+    check_dictionaries(group, index)?;
     let reader = group
         .get_column_reader(index)
         .map_err(|_| malformed("parquet column"))?;

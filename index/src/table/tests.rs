@@ -74,6 +74,28 @@ fn a_truncated_or_lengthened_file_is_noticed() {
     ));
 }
 
+#[test]
+fn a_dictionary_that_claims_more_than_its_bytes_is_refused() {
+    let mut forged = file();
+    // Page header, field 7 (dictionary), field 1 (number of values, zigzag): 2 of them.
+    let header = [0x4c, 0x15, 4];
+    let at = forged
+        .windows(3)
+        .position(|bytes| bytes == header)
+        .expect("a dictionary page");
+    forged[at + 2] = 0x7e;
+    seal(&mut forged);
+
+    let error = read(forged.into(), 5).unwrap_err();
+
+    assert_eq!(
+        error,
+        Error::Malformed {
+            what: "parquet dictionary"
+        }
+    );
+}
+
 /// Other readers do not know the envelope: they must find a plain Parquet file.
 #[test]
 fn arrow_reads_the_same_rows() {
