@@ -1,6 +1,6 @@
 //! The S3 operations, spoken through `s3s`, on the store in memory.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use s3s::{
@@ -18,8 +18,8 @@ use super::{
 /// S3's own limit on a page.
 const PAGE_KEYS_MAX: usize = 1000;
 
-/// How many other requests get a turn between the look and the write of a racy store.
-const RACY_TURNS: usize = 8;
+/// What lies between the look and the write of a racy store.
+const RACY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Speaks S3 for a [`Backend`].
 #[derive(Clone, Debug)]
@@ -55,9 +55,7 @@ impl Service {
     ) -> S3Result<Arc<Object>> {
         if how == Condition::Racy {
             self.backend.check(bucket, key, &expected)?;
-            for _ in 0..RACY_TURNS {
-                tokio::task::yield_now().await;
-            }
+            tokio::time::sleep(RACY_PAUSE).await;
         }
         Ok(self
             .backend

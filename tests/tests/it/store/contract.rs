@@ -6,6 +6,8 @@ use bytes::Bytes;
 use esker_tiering::{
     ErrorKind,
     chain::{Put, RetryPolicy, put_definite},
+    env::RandomIds,
+    probe::{PROBE_DEADLINE, check_store},
     store::{CreateOutcome, Store},
 };
 use futures::{StreamExt, TryStreamExt, future::join_all, stream};
@@ -25,6 +27,7 @@ macro_rules! promises {
             a_large_object_survives_the_journey,
             listings_are_sorted_complete_and_start_where_told,
             deletes_take_many_and_do_not_mind_a_missing_key,
+            the_probe_accepts_it_and_leaves_nothing_behind,
         }
     };
 }
@@ -231,4 +234,12 @@ pub(crate) async fn deletes_take_many_and_do_not_mind_a_missing_key(store: &Stor
         .map(|key| format!("delete/{key}"))
         .collect();
     assert_eq!(left, expected);
+}
+
+pub(crate) async fn the_probe_accepts_it_and_leaves_nothing_behind(store: &Store) {
+    let report = check_store(store, &RandomIds, PROBE_DEADLINE).await;
+
+    assert!(report.is_fit(), "{report}");
+    let left: Vec<_> = store.list("probe", None).try_collect().await.unwrap();
+    assert_eq!(left, []);
 }
