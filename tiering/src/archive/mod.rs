@@ -17,7 +17,7 @@ pub(crate) mod plan;
 pub(crate) mod scan;
 mod sealed;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trim;
 mod upload;
 mod view;

@@ -26,7 +26,7 @@ pub struct Candidate {
 
 /// What a rebuilt manifest would name, and what it would leave out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub(super) struct Choice {
     /// The chosen segments in offset order.
     pub chain: Vec<Candidate>,
     /// Segments whose offsets the chain has from elsewhere, or that lie below the log start.
@@ -39,7 +39,7 @@ pub struct Choice {
 /// step by step from the start, the one with the higher leader epoch.
 ///
 /// Nothing wholly below `log_start_offset` is chosen: it was trimmed.
-pub fn choose(mut candidates: Vec<Candidate>, log_start_offset: Offset) -> Choice {
+pub(super) fn choose(mut candidates: Vec<Candidate>, log_start_offset: Offset) -> Choice {
     candidates.retain(|candidate| candidate.base_offset < candidate.next_offset);
     candidates.sort_by_key(|candidate| (candidate.base_offset, candidate.segment_id));
     candidates.dedup_by_key(|candidate| candidate.segment_id);

@@ -18,7 +18,6 @@ use super::{
     segment,
 };
 use crate::{
-    archive::view,
     chain::{ChainName, ChainReader, Put, RetryPolicy, opening_nonce, put_definite},
     env::IdGenerator,
     error::{Error, ErrorKind},
