@@ -81,6 +81,7 @@ async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
             beside(rate, plain)
         );
     }
+    println!("peak memory of this process            {}", peak_memory());
     let large = || ReaderOptions {
         cache_memory_bytes: 8 << 30,
         ..ReaderOptions::default()
@@ -103,6 +104,13 @@ async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
         check_rate(&open(dir.path())?, &log).await?
     );
     Ok(())
+}
+
+/// As Linux tells it.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.map_or_else(|| "unknown".to_owned(), |peak| peak.trim().to_owned())
 }
 
 fn beside(rate: f64, plain: f64) -> String {
