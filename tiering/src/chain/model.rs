@@ -13,8 +13,8 @@ type Body = u8;
 const SLOTS_MAX: usize = 6;
 const WRITERS_MAX: usize = 3;
 
-const fn body(writer: usize, opens: bool) -> Body {
-    1 + 2 * writer as Body + opens as Body
+fn body(writer: usize, opens: bool) -> Body {
+    1 + 2 * Body::try_from(writer).expect("there are few writers") + Body::from(opens)
 }
 
 const fn opens(body: Body) -> bool {
@@ -90,6 +90,28 @@ struct State {
     reader: Reader,
 }
 
+const fn tail(from: u8) -> Phase {
+    Phase::Tail {
+        from,
+        at: from,
+        newest_epoch: 0,
+    }
+}
+
+impl State {
+    /// This state with one writer moved on, which ends its wait for a reply.
+    const fn moved(&self, number: usize, phase: Phase) -> Self {
+        let mut next = *self;
+        let opened_at = next.writers[number].opened_at;
+        next.writers[number] = Writer {
+            phase,
+            is_created: false,
+            opened_at,
+        };
+        next
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
     Nothing,
@@ -125,18 +147,13 @@ type Next = Result<State, &'static str>;
 
 impl Model {
     fn search(self) -> Search {
-        let tail = Phase::Tail {
-            from: 1,
-            at: 1,
-            newest_epoch: 0,
-        };
         let start = State {
             now: [0; SLOTS_MAX],
             first: [0; SLOTS_MAX],
             sent: [0; SLOTS_MAX],
             floor: 1,
             writers: [Writer {
-                phase: tail,
+                phase: tail(1),
                 is_created: false,
                 opened_at: 0,
             }; WRITERS_MAX],
@@ -243,133 +260,74 @@ impl Model {
     }
 
     fn writer(self, state: &State, number: usize, nexts: &mut Vec<Next>) {
-        let writer = state.writers[number];
-        let to = |phase| {
-            let mut next = *state;
-            next.writers[number] = Writer {
-                phase,
-                is_created: false,
-                ..writer
-            };
-            next
-        };
-        match writer.phase {
-            Phase::Tail { at, .. } if at > self.slots => {}
+        match state.writers[number].phase {
             Phase::Tail {
                 from,
                 at,
                 newest_epoch,
-            } => match state.now[usize::from(at - 1)] {
-                0 => nexts.push(Ok(to(Phase::Check {
-                    from,
-                    at,
-                    newest_epoch,
-                }))),
-                read => {
-                    let newest_epoch = epoch(read);
-                    nexts.push(Ok(to(Phase::Tail {
+            } if at <= self.slots => {
+                let next = match state.now[usize::from(at - 1)] {
+                    0 => Phase::Check {
+                        from,
+                        at,
+                        newest_epoch,
+                    },
+                    read => Phase::Tail {
                         from,
                         at: at + 1,
-                        newest_epoch,
-                    })));
-                }
-            },
+                        newest_epoch: epoch(read),
+                    },
+                };
+                nexts.push(Ok(state.moved(number, next)));
+            }
             Phase::Check {
                 from,
                 at,
                 newest_epoch,
             } => {
-                let next = if !rules::may_apply(u64::from(from), u64::from(state.floor)) {
-                    let (from, at) = (state.floor, state.floor);
-                    to(Phase::Tail {
-                        from,
-                        at,
-                        newest_epoch: 0,
-                    })
-                } else if newest_epoch > epoch(body(number, true)) {
-                    to(Phase::Fenced)
-                } else {
-                    let mut next = to(Phase::Opening { at });
-                    next.sent[usize::from(at - 1)] |= 1 << body(number, true);
-                    next
-                };
-                nexts.push(Ok(next));
+                nexts.push(Ok(checked(state, number, (from, at, newest_epoch))));
             }
             Phase::Opening { at } => {
-                let lost = Phase::Tail {
-                    from: at,
-                    at,
-                    newest_epoch: 0,
-                };
-                let won = Phase::Confirm { at };
-                self.replies(
+                let won = state.moved(number, Phase::Confirm { at });
+                let lost = state.moved(number, tail(at));
+                replies(
                     state,
                     number,
                     (at, body(number, true)),
-                    (to(won), to(lost)),
+                    (Ok(won), lost),
                     nexts,
                 );
             }
-            Phase::Confirm { at } => {
-                let stands = rules::opening_stands(u64::from(at), u64::from(state.floor));
-                if stands || self.dropped == Dropped::ConfirmOpening {
-                    let mut next = to(Phase::Active { tip: at });
-                    next.writers[number].opened_at = at;
-                    nexts.push(self.succeed(next, number, at, body(number, true)));
-                } else {
-                    let (from, at) = (state.floor, state.floor);
-                    nexts.push(Ok(to(Phase::Tail {
-                        from,
-                        at,
-                        newest_epoch: 0,
-                    })));
-                }
-            }
-            Phase::Active { tip } if tip >= self.slots => {}
-            Phase::Active { tip } => {
-                let mut next = to(Phase::Appending { tip });
+            Phase::Confirm { at } => nexts.push(self.confirmed(state, number, at)),
+            Phase::Active { tip } if tip < self.slots => {
+                let mut next = state.moved(number, Phase::Appending { tip });
                 let slot = rules::next_slot(Some(u64::from(tip)));
-                next.sent[slot as usize - 1] |= 1 << body(number, false);
+                next.sent[usize::try_from(slot).expect("few slots") - 1] |=
+                    1 << body(number, false);
                 nexts.push(Ok(next));
             }
             Phase::Appending { tip } => {
                 let (slot, ours) = (tip + 1, body(number, false));
-                let won = self.succeed(to(Phase::Active { tip: slot }), number, slot, ours);
+                let ahead = state.moved(number, Phase::Active { tip: slot });
                 let lost = match self.dropped {
-                    Dropped::NextSlot => to(Phase::Active { tip: slot }),
-                    _ => to(Phase::Fenced),
+                    Dropped::NextSlot => ahead,
+                    _ => state.moved(number, Phase::Fenced),
                 };
-                match won {
-                    Ok(won) => self.replies(state, number, (slot, ours), (won, lost), nexts),
-                    Err(broken) => {
-                        let mut reached = Vec::new();
-                        let mark = to(Phase::Confirm { at: slot });
-                        self.replies(state, number, (slot, ours), (mark, lost), &mut reached);
-                        let fate = |next| if next == Ok(mark) { Err(broken) } else { next };
-                        nexts.extend(reached.into_iter().map(fate));
-                    }
-                }
+                let won = self.succeed(ahead, number, slot, ours);
+                replies(state, number, (slot, ours), (won, lost), nexts);
             }
-            Phase::Fenced => {}
+            Phase::Tail { .. } | Phase::Active { .. } | Phase::Fenced => {}
         }
     }
 
-    /// How a put that is waited for can turn out: the reply comes, or what is there is read.
-    fn replies(
-        self,
-        state: &State,
-        number: usize,
-        (slot, ours): (u8, Body),
-        (won, lost): (State, State),
-        nexts: &mut Vec<Next>,
-    ) {
-        let there = state.now[usize::from(slot - 1)];
-        if state.writers[number].is_created || there == ours {
-            nexts.push(Ok(won));
+    fn confirmed(self, state: &State, number: usize, at: u8) -> Next {
+        let stands = rules::opening_stands(u64::from(at), u64::from(state.floor));
+        if !stands && self.dropped != Dropped::ConfirmOpening {
+            return Ok(state.moved(number, tail(state.floor)));
         }
-        if there != 0 && there != ours {
-            nexts.push(Ok(lost));
-        }
+        let mut next = state.moved(number, Phase::Active { tip: at });
+        next.writers[number].opened_at = at;
+        self.succeed(next, number, at, body(number, true))
     }
 
     /// What must hold when a writer reports success.
@@ -422,6 +380,36 @@ impl Model {
                 ..reader
             }));
         }
+    }
+}
+
+/// What a candidate does with what it read, once it has read the boundary too.
+fn checked(state: &State, number: usize, (from, at, newest_epoch): (u8, u8, u8)) -> State {
+    if !rules::may_apply(u64::from(from), u64::from(state.floor)) {
+        return state.moved(number, tail(state.floor));
+    }
+    if newest_epoch > epoch(body(number, true)) {
+        return state.moved(number, Phase::Fenced);
+    }
+    let mut next = state.moved(number, Phase::Opening { at });
+    next.sent[usize::from(at - 1)] |= 1 << body(number, true);
+    next
+}
+
+/// How a put that is waited for can turn out: the reply comes, or what is there is read.
+fn replies(
+    state: &State,
+    number: usize,
+    (slot, ours): (u8, Body),
+    (won, lost): (Next, State),
+    nexts: &mut Vec<Next>,
+) {
+    let there = state.now[usize::from(slot - 1)];
+    if state.writers[number].is_created || there == ours {
+        nexts.push(won);
+    }
+    if there != 0 && there != ours {
+        nexts.push(Ok(lost));
     }
 }
 

@@ -50,7 +50,7 @@ impl S3Place {
     /// have a host name for each bucket.
     pub(crate) fn is_path_style(&self) -> bool {
         self.path_style
-            .unwrap_or(self.endpoint.is_some() || self.bucket.contains('.'))
+            .unwrap_or_else(|| self.endpoint.is_some() || self.bucket.contains('.'))
     }
 }
 

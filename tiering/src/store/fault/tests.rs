@@ -16,10 +16,9 @@ fn xml(code: &str, rest: &str) -> String {
     format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message>{rest}</Error>")
 }
 
-#[test]
-fn each_refusal_names_the_setting_to_mend() {
+fn refusals() -> Vec<(u16, String, ErrorKind, &'static str)> {
     let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is wrong; expecting 'eu-west-1'</Message></Error>";
-    for (status, body, kind, says) in [
+    vec![
         (
             404,
             xml("NoSuchBucket", ""),
@@ -94,7 +93,12 @@ fn each_refusal_names_the_setting_to_mend() {
             ErrorKind::Invalid,
             "cannot do",
         ),
-    ] {
+    ]
+}
+
+#[test]
+fn each_refusal_names_the_setting_to_mend() {
+    for (status, body, kind, says) in refusals() {
         let fault = Fault::of(&reply(status, &body));
 
         assert_eq!(fault.kind(), kind, "{status} {body}");
