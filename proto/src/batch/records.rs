@@ -82,29 +82,33 @@ pub struct RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
+    /// Decodes the next record, and returns what follows it. Does not change the iterator: its
+    /// fields stay in registers that way.
     #[inline]
-    fn take_record(&mut self) -> Result<Record<'a>, RecordFault> {
-        let length = varint::read(&mut self.rest)?;
-        let mut fields = take(&mut self.rest, length)?;
-        let (_attributes, tail) = fields.split_first().ok_or(RecordFault::Truncated)?;
-        fields = tail;
-        let timestamp_delta = varint::read(&mut fields)?;
-        let offset_delta = varint::read(&mut fields)?;
+    fn decode(&self) -> Result<(Record<'a>, &'a [u8]), RecordFault> {
+        let (length, rest) = varint::read(self.rest)?;
+        let (fields, rest) = split(rest, length)?;
+        let (_attributes, fields) = fields.split_first().ok_or(RecordFault::Truncated)?;
+        let (timestamp_delta, fields) = varint::read(fields)?;
+        let (offset_delta, fields) = varint::read(fields)?;
         if offset_delta != i64::from(self.index) {
             return Err(RecordFault::OffsetDelta);
         }
-        let key = take_nullable(&mut fields)?;
-        let value = take_nullable(&mut fields)?;
+        let (key, fields) = split_nullable(fields)?;
+        let (value, fields) = split_nullable(fields)?;
         let headers = Headers::new(self.index, fields)?;
         let timestamp = self.timestamp(timestamp_delta)?;
         let offset = self.base_offset.advance(self.index);
-        Ok(Record {
-            offset,
-            timestamp,
-            key,
-            value,
-            headers,
-        })
+        Ok((
+            Record {
+                offset,
+                timestamp,
+                key,
+                value,
+                headers,
+            },
+            rest,
+        ))
     }
 
     #[inline]
@@ -121,12 +125,12 @@ impl<'a> RecordIter<'a> {
     }
 
     /// Ends the iteration with an error.
-    #[cold]
-    fn fail<T>(&mut self, fault: RecordFault) -> Option<Result<T, BatchError>> {
+    #[inline]
+    fn fail(&mut self, fault: RecordFault) -> BatchError {
         let index = self.index;
         self.rest = &[];
         self.index = self.record_count;
-        Some(Err(BatchError::Record { index, fault }))
+        BatchError::Record { index, fault }
     }
 }
 
@@ -140,15 +144,16 @@ impl<'a> Iterator for RecordIter<'a> {
             return if is_end {
                 None
             } else {
-                self.fail(RecordFault::TrailingBytes)
+                Some(Err(self.fail(RecordFault::TrailingBytes)))
             };
         }
-        match self.take_record() {
-            Ok(record) => {
+        match self.decode() {
+            Ok((record, rest)) => {
+                self.rest = rest;
                 self.index += 1;
                 Some(Ok(record))
             }
-            Err(fault) => self.fail(fault),
+            Err(fault) => Some(Err(self.fail(fault))),
         }
     }
 
@@ -182,8 +187,8 @@ pub struct Header<'a> {
 impl<'a> Headers<'a> {
     /// `fields` begins at the header count and ends with the record.
     #[inline]
-    fn new(record_index: u32, mut fields: &'a [u8]) -> Result<Self, RecordFault> {
-        let count = varint::read(&mut fields)?;
+    fn new(record_index: u32, fields: &'a [u8]) -> Result<Self, RecordFault> {
+        let (count, fields) = varint::read(fields)?;
         let left = usize::try_from(count).map_err(|_| RecordFault::NegativeLength)?;
         if left == 0 && !fields.is_empty() {
             return Err(RecordFault::TrailingBytes);
@@ -209,10 +214,11 @@ impl<'a> Headers<'a> {
         if self.left == 0 {
             return Err(RecordFault::TrailingBytes);
         }
-        let length = varint::read(&mut self.rest)?;
-        let key = take(&mut self.rest, length)?;
+        let (length, rest) = varint::read(self.rest)?;
+        let (key, rest) = split(rest, length)?;
         let key = str::from_utf8(key).map_err(|_| RecordFault::HeaderKey)?;
-        let value = take_nullable(&mut self.rest)?;
+        let (value, rest) = split_nullable(rest)?;
+        self.rest = rest;
         self.left -= 1;
         Ok(Header { key, value })
     }
@@ -238,22 +244,18 @@ impl<'a> Iterator for Headers<'a> {
 
 impl FusedIterator for Headers<'_> {}
 
-/// Takes `length` bytes off the front.
+/// Splits off the first `length` bytes.
 #[inline]
-fn take<'a>(bytes: &mut &'a [u8], length: i64) -> Result<&'a [u8], RecordFault> {
+fn split(bytes: &[u8], length: i64) -> Result<(&[u8], &[u8]), RecordFault> {
     let length = usize::try_from(length).map_err(|_| RecordFault::NegativeLength)?;
-    let (taken, rest) = bytes
-        .split_at_checked(length)
-        .ok_or(RecordFault::Truncated)?;
-    *bytes = rest;
-    Ok(taken)
+    bytes.split_at_checked(length).ok_or(RecordFault::Truncated)
 }
 
-/// Takes a length and so many bytes off the front; -1 is null.
+/// Splits off a length and so many bytes; -1 is null.
 #[inline]
-fn take_nullable<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, RecordFault> {
+fn split_nullable(bytes: &[u8]) -> Result<(Option<&[u8]>, &[u8]), RecordFault> {
     match varint::read(bytes)? {
-        -1 => Ok(None),
-        length => take(bytes, length).map(Some),
+        (-1, rest) => Ok((None, rest)),
+        (length, rest) => split(rest, length).map(|(taken, rest)| (Some(taken), rest)),
     }
 }

@@ -43,35 +43,34 @@ pub(super) fn write<const N: usize>(out: &mut [u8; N], start: usize, mut value: 
     at + 1
 }
 
-/// Takes a varint off the front of `bytes`.
+/// Returns the varint at the front of `bytes`, and what follows it.
+///
+/// Takes and returns the slice by value, so that a loop over records keeps it in registers.
 #[inline]
-pub(super) fn read(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
-    match **bytes {
-        [first, ref rest @ ..] if first < 0x80 => {
-            *bytes = rest;
-            Ok(unzigzag(u64::from(first)))
-        }
+pub(super) fn read(bytes: &[u8]) -> Result<(i64, &[u8]), RecordFault> {
+    match *bytes {
+        [first, ref rest @ ..] if first < 0x80 => Ok((unzigzag(u64::from(first)), rest)),
         [first, second, ref rest @ ..] if second < 0x80 => {
-            *bytes = rest;
-            Ok(unzigzag(u64::from(first & 0x7f) | u64::from(second) << 7))
+            let value = u64::from(first & 0x7f) | u64::from(second) << 7;
+            Ok((unzigzag(value), rest))
         }
         _ => read_long(bytes),
     }
 }
 
 /// The varints of three bytes and more, and the faulty ones.
-fn read_long(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
+fn read_long(bytes: &[u8]) -> Result<(i64, &[u8]), RecordFault> {
     let mut value = 0;
     for (index, byte) in bytes.iter().enumerate().take(VARINT_BYTES_MAX) {
         value |= u64::from(byte & 0x7f) << (7 * index);
         if *byte < 0x80 {
             // The tenth byte has room for one bit.
             let overflows = index + 1 == VARINT_BYTES_MAX && *byte > 1;
-            *bytes = &bytes[index + 1..];
+            let rest = &bytes[index + 1..];
             return if overflows {
                 Err(RecordFault::Varint)
             } else {
-                Ok(unzigzag(value))
+                Ok((unzigzag(value), rest))
             };
         }
     }
@@ -99,9 +98,12 @@ mod tests {
         let mut bytes = written(value);
         assert_eq!(bytes.len(), size(zigzag(value)), "{value}");
         bytes.push(0x55);
-        let mut rest = bytes.as_slice();
-        assert_eq!(read(&mut rest), Ok(value));
-        assert_eq!(rest, [0x55], "no byte more, no byte less is taken: {value}");
+        let expected = Ok((value, [0x55].as_slice()));
+        assert_eq!(
+            read(&bytes),
+            expected,
+            "no byte more, no byte less is taken"
+        );
     }
 
     #[test]
@@ -142,12 +144,12 @@ mod tests {
 
     #[test]
     fn cut_and_endless_varints_are_errors() {
-        assert_eq!(read(&mut &[][..]), Err(RecordFault::Truncated));
-        assert_eq!(read(&mut &[0x80][..]), Err(RecordFault::Truncated));
-        assert_eq!(read(&mut &[0x80; 9][..]), Err(RecordFault::Truncated));
-        assert_eq!(read(&mut &[0x80; 10][..]), Err(RecordFault::Varint));
+        assert_eq!(read(&[]), Err(RecordFault::Truncated));
+        assert_eq!(read(&[0x80]), Err(RecordFault::Truncated));
+        assert_eq!(read(&[0x80; 9]), Err(RecordFault::Truncated));
+        assert_eq!(read(&[0x80; 10]), Err(RecordFault::Varint));
         let beyond_64_bits = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
-        assert_eq!(read(&mut &beyond_64_bits[..]), Err(RecordFault::Varint));
+        assert_eq!(read(&beyond_64_bits), Err(RecordFault::Varint));
     }
 
     proptest! {
