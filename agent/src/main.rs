@@ -1,2 +1,7 @@
-//! The server process.
-fn main() {}
+//! The `esker-agent` process: parse, run, exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    esker_agent::cli::main()
+}

@@ -19,8 +19,9 @@ use super::{
 
 /// Cuts from the batch that holds `offset` on. Nothing of the log may be queued or in use.
 ///
-/// Order: the mark claims less, the epochs are cut, then files go from the newest to the oldest, each
-/// durably before the next, so that a crash leaves a log that is whole and merely too long.
+/// Order: the mark claims less, then files go from the newest to the oldest, each durably before the
+/// next, then the epochs, so that a crash leaves a log that is whole and merely too long, and never a
+/// batch of an epoch that the history does not know.
 pub(super) fn cut(
     disk: &dyn Disk,
     dir: &Path,
@@ -28,22 +29,22 @@ pub(super) fn cut(
     epochs: &EpochHistory,
     offset: Offset,
 ) -> Result<(), Error> {
-    files::replace(disk, &epochs_path(dir), &epochs_frame(epochs))?;
     if list
         .segments
         .last()
-        .is_none_or(|last| last.next_offset() <= offset)
+        .is_some_and(|last| last.next_offset() > offset)
     {
-        return Ok(());
+        cut_batches(disk, dir, list, offset)?;
     }
-    MarkFile::replace(
-        disk,
-        dir,
-        Mark {
-            flushed_offset: list.start_offset,
-            ..Mark::default()
-        },
-    )?;
+    files::replace(disk, &epochs_path(dir), &epochs_frame(epochs))
+}
+
+fn cut_batches(disk: &dyn Disk, dir: &Path, list: &List, offset: Offset) -> Result<(), Error> {
+    let mark = Mark {
+        flushed_offset: list.start_offset,
+        ..Mark::default()
+    };
+    MarkFile::replace(disk, dir, mark)?;
     let listing = Listing::read(disk, dir)?;
     for state in listing.states.iter().rev().filter(|state| **state > offset) {
         remove(disk, dir, &state_path(dir, *state))?;

@@ -120,7 +120,7 @@ impl Line {
                     writer,
                     is_flush_due: work.is_flush_due,
                 }),
-                Err(failure) => queue.fail(failure),
+                Err(failure) => end(queue, &mut writer, failure),
             }
         }
         if let FlushPolicy::Interval(_) = self.options.policy {
@@ -168,7 +168,7 @@ impl Line {
                     member.queue.publish(offset);
                     member.writer.release_barriers();
                 }
-                Err(failure) => member.queue.fail(failure),
+                Err(failure) => end(member.queue, &mut member.writer, failure),
             }
         }
     }
@@ -212,10 +212,20 @@ fn flush_member(member: &mut Member<'_>, shared: Option<&io::Result<()>>) -> Res
     }
 }
 
+/// Ends a log. The failure is known before those who wait are let go, so that they find it.
+fn end(queue: &LogQueue, writer: &mut LogWriter, failure: Error) {
+    queue.fail(failure);
+    writer.abandon();
+}
+
 /// A panic is a bug; the logs it hit must not wait for ever.
 fn fail_all(group: &[Arc<LogQueue>]) {
     for queue in group {
         let failure = io::Error::other("a flush thread panicked");
-        queue.fail(failed("write", queue.dir())(failure));
+        end(
+            queue,
+            &mut queue.writer(),
+            failed("write", queue.dir())(failure),
+        );
     }
 }

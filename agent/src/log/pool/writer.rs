@@ -228,6 +228,12 @@ impl LogWriter {
         }
     }
 
+    /// Lets go of all who wait, and of the room of what was written and not flushed.
+    pub(super) fn abandon(&mut self) {
+        self.barriers.clear();
+        self.rooms.clear();
+    }
+
     fn mark_now(&self) -> Mark {
         Mark {
             segment: self

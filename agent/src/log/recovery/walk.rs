@@ -250,15 +250,12 @@ impl<'a> Walk<'a> {
 
     fn note_epoch(&mut self, batch: &BatchHeader) -> Result<(), Damage> {
         let got = batch.leader_epoch;
-        if self
-            .epochs
-            .last()
-            .is_none_or(|last| got > last.leader_epoch)
-        {
-            return self
-                .epochs
-                .push(got, batch.base_offset)
-                .map_err(|_| Damage::Epoch { got });
+        let last = self.epochs.last();
+        // A whole history knew every epoch before its first batch was written.
+        let may_begin = !self.is_history_whole || last.is_none();
+        if may_begin && last.is_none_or(|last| got > last.leader_epoch) {
+            let pushed = self.epochs.push(got, batch.base_offset);
+            return pushed.map_err(|_| Damage::Epoch { got });
         }
         match self.epochs.epoch_at(batch.base_offset) {
             Some(known) if known != got => Err(Damage::Epoch { got }),

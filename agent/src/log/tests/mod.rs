@@ -1,1 +1,10 @@
-//! Tests of the local log.
+//! Tests of the local log, on a disk in memory that can fail and be cut off at any operation.
+
+mod append;
+mod crash;
+mod faults;
+mod flush;
+mod mem_disk;
+mod recovery;
+mod support;
+mod truncation;

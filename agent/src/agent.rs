@@ -1,0 +1,411 @@
+//! The agent, put together: start, serve, drain.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, OnceLock, atomic::AtomicU32},
+    time::Duration,
+};
+
+use esker_proto::types::TopicId;
+use esker_tiering::{
+    archive::{ArchiveDeps, ArchiveMetrics, UploadBudget},
+    chain::RetryPolicy,
+    env::{Clock, IdGenerator, RandomIds, SystemClock, TaskSet},
+    reader::{Reader, ReaderOptions},
+    store::{Store, StoreOptions},
+};
+use futures::{StreamExt, TryStreamExt, future::join_all};
+use prometheus::Registry as Metrics;
+use tokio::time::Instant;
+use tonic_health::server::HealthReporter;
+
+use crate::{
+    cluster,
+    config::Settings,
+    control::{Controller, Led, Member},
+    data_dir::DataDir,
+    health::{Health, Phase},
+    http::{self, Pages},
+    limits::Limits,
+    log::{FlushPool, PoolOptions},
+    memory::MemoryBudget,
+    metrics::{Gauges, TrafficMetrics},
+    partition::{ArchiverContext, Opening, PartitionHandle, PartitionSettings, Start, open},
+    registry::{Registry, Topic},
+    server, service,
+    shared::Shared,
+    start_error::StartError,
+    topics::Topics,
+    watchers,
+};
+
+/// Partitions opened at a time at start; each costs a few requests to the bucket.
+const OPENINGS_AT_A_TIME: usize = 16;
+/// After a drain, streams that clients keep open are cut off after this long.
+const STREAMS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the agent takes from its surroundings.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Wall-clock time.
+    pub clock: Arc<dyn Clock>,
+    /// Fresh identities.
+    pub ids: Arc<dyn IdGenerator>,
+    /// Skip the conformance probe of the store: only for a store that was probed just now.
+    pub store_is_probed: bool,
+}
+
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            store_is_probed: false,
+        }
+    }
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+    grpc_address: SocketAddr,
+    http_address: SocketAddr,
+    /// Ends after everything else: whoever asks shall hear that the agent drains.
+    http_tasks: TaskSet,
+}
+
+/// How an agent's drain went.
+#[derive(Clone, Debug)]
+pub struct DrainReport {
+    /// Everything it had is in the bucket, and the metadata says so.
+    pub is_complete: bool,
+    /// What was done, and how long it took.
+    pub steps: Vec<(&'static str, Duration)>,
+}
+
+impl Agent {
+    /// Starts an agent: it serves when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`], which says what to mend. Nothing is left running.
+    pub async fn start(settings: Settings, around: Surroundings) -> Result<Self, StartError> {
+        let metrics = Metrics::new();
+        let health = Health::new();
+        let http_tasks = TaskSet::new();
+        let shared_cell = Arc::new(OnceLock::new());
+        let pages = Pages {
+            health: health.clone(),
+            metrics: metrics.clone(),
+            gauges: Gauges::register(&metrics)?,
+            shared: Arc::clone(&shared_cell),
+        };
+        let http_address = http::serve(settings.http_listen, pages, &http_tasks).await?;
+        let listener = server::bind(settings.listen).await?;
+        let grpc_address = server::local_address(&listener, settings.listen)?;
+
+        let (grpc_health, health_service) = tonic_health::server::health_reporter();
+        let signs = Signs {
+            metrics: metrics.clone(),
+            health,
+            grpc_health,
+        };
+        let shared = match recover(settings, around, signs, grpc_address).await {
+            Ok(shared) => shared,
+            Err(error) => {
+                http_tasks.shutdown(STREAMS_TIMEOUT).await;
+                return Err(error);
+            }
+        };
+        let routes = service::routes(&shared, health_service).map_err(StartError::Reflection)?;
+        server::serve(listener, routes, &shared.tasks);
+        watchers::spawn(&shared);
+        // Set once, here.
+        let _ = shared_cell.set(Arc::clone(&shared));
+        shared.health.enter(Phase::Serving);
+        tracing::info!(%grpc_address, %http_address, "agent is serving");
+        Ok(Self {
+            shared,
+            metrics,
+            grpc_address,
+            http_address,
+            http_tasks,
+        })
+    }
+
+    /// Returns the address of the gRPC service.
+    pub const fn grpc_address(&self) -> SocketAddr {
+        self.grpc_address
+    }
+
+    /// Returns the address of the HTTP side.
+    pub const fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
+    /// Returns the registry of its metrics.
+    pub const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Returns the store it works on.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// Ends when another agent has taken over.
+    pub async fn fenced(&self) {
+        let mut phase = self.shared.health.watch();
+        // The sender lives as long as the agent.
+        let _ = phase.wait_for(|phase| *phase == Phase::Fenced).await;
+    }
+
+    /// Drains and ends: takes no more batches, uploads the tail, and says so in the metadata, all
+    /// within `drain-timeout`. What could not be uploaded stays on disk for the next start.
+    pub async fn drain(self) -> DrainReport {
+        self.shared.health.enter(Phase::Draining);
+        let deadline = Instant::now() + self.shared.settings.drain_timeout.duration();
+        let mut steps = Vec::new();
+        let mut timed = Stopwatch::start(&mut steps);
+        let uploaded = tokio::time::timeout_at(deadline, close_partitions(&self.shared)).await;
+        timed.lap("upload the tail");
+        let mut is_complete = matches!(uploaded, Ok(true));
+        if is_complete {
+            let recorded =
+                tokio::time::timeout_at(deadline, self.shared.controller.drained()).await;
+            is_complete = matches!(recorded, Ok(Ok(())));
+            timed.lap("record the drain");
+        }
+        self.end(&mut timed).await;
+        DrainReport { is_complete, steps }
+    }
+
+    /// Ends without uploading anything: what is acknowledged is on disk.
+    pub async fn stop(self) {
+        self.end(&mut Stopwatch::start(&mut Vec::new())).await;
+    }
+
+    async fn end(self, timed: &mut Stopwatch<'_>) {
+        self.shared.tasks.shutdown(STREAMS_TIMEOUT).await;
+        timed.lap("close streams and logs");
+        self.http_tasks.shutdown(STREAMS_TIMEOUT).await;
+    }
+}
+
+/// Notes how long steps take.
+struct Stopwatch<'a> {
+    steps: &'a mut Vec<(&'static str, Duration)>,
+    since: Instant,
+}
+
+impl<'a> Stopwatch<'a> {
+    fn start(steps: &'a mut Vec<(&'static str, Duration)>) -> Self {
+        Self {
+            steps,
+            since: Instant::now(),
+        }
+    }
+
+    fn lap(&mut self, step: &'static str) {
+        self.steps.push((step, self.since.elapsed()));
+        self.since = Instant::now();
+    }
+}
+
+/// Returns whether everything of every partition is in the bucket.
+async fn close_partitions(shared: &Shared) -> bool {
+    let topics = shared.registry.topics();
+    let partitions: Vec<_> = topics.iter().flat_map(|topic| topic.partitions()).collect();
+    let closed = join_all(partitions.iter().map(|partition| partition.close())).await;
+    closed.iter().all(Result::is_ok)
+}
+
+async fn recover(
+    settings: Settings,
+    around: Surroundings,
+    signs: Signs,
+    grpc_address: SocketAddr,
+) -> Result<Arc<Shared>, StartError> {
+    let Some(url) = &settings.store else {
+        return Err(StartError::NoStore);
+    };
+    let store = Store::open(url, StoreOptions::default(), &signs.metrics).await?;
+    if !around.store_is_probed {
+        cluster::probe(&store, &*around.ids).await?;
+    }
+    let cluster_id = cluster::identify(&store, &*around.ids, &*around.clock).await?;
+    let data_dir = DataDir::open(&settings.data_dir, cluster_id, &*around.ids)?;
+    let member = Member {
+        cluster_id,
+        agent_id: data_dir.agent_id(),
+        address: settings
+            .advertise
+            .clone()
+            .unwrap_or_else(|| grpc_address.to_string()),
+        zone: settings.zone.clone(),
+    };
+    let take_over = settings.take_over;
+    let ids = Arc::clone(&around.ids);
+    let started = Controller::start(store.clone(), ids, member, take_over).await?;
+    let parts = Parts {
+        settings,
+        around,
+        signs,
+        store,
+        data_dir,
+    };
+    let shared = assemble(parts, Arc::clone(&started.controller)).await?;
+    open_partitions(&shared, started.led).await?;
+    resume_purges(&shared);
+    Ok(shared)
+}
+
+/// What the agent is put together from.
+struct Parts {
+    settings: Settings,
+    around: Surroundings,
+    signs: Signs,
+    store: Store,
+    data_dir: DataDir,
+}
+
+/// What tells the outside how the agent is.
+struct Signs {
+    metrics: Metrics,
+    health: Health,
+    grpc_health: HealthReporter,
+}
+
+async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Shared>, StartError> {
+    let Parts {
+        settings,
+        around,
+        signs,
+        store,
+        data_dir,
+    } = parts;
+    let Signs {
+        metrics,
+        health,
+        grpc_health,
+    } = signs;
+    let tasks = TaskSet::new();
+    let limits = Arc::new(Limits::new(settings.unuploaded_bytes_max.get()));
+    let options = reader_options(&settings, &data_dir);
+    let reader = Reader::open(store.clone(), options, &metrics, tasks.clone()).await?;
+    let archiver = ArchiverContext {
+        cluster_id: controller.cluster_id(),
+        deps: ArchiveDeps {
+            store: store.clone(),
+            ids: Arc::clone(&around.ids),
+            tasks: tasks.clone(),
+            budget: UploadBudget::new(settings.upload_memory_bytes.get()),
+            metrics: ArchiveMetrics::register(&metrics)?,
+            policy: RetryPolicy::default(),
+        },
+        clock: Arc::clone(&around.clock),
+        retention_interval: settings.retention_interval.duration(),
+    };
+    let flush_pool = FlushPool::start(data_dir.root(), flush_options(&settings))?;
+    let opening = Arc::new(Opening {
+        data_dir,
+        flush_pool,
+        archiver: Arc::new(archiver),
+        limits: Arc::clone(&limits),
+        traffic: TrafficMetrics::register(&metrics)?,
+        tasks: tasks.clone(),
+    });
+    let registry = Arc::new(Registry::default());
+    let topics = Topics {
+        settings: settings.clone(),
+        controller: Arc::clone(&controller),
+        registry: Arc::clone(&registry),
+        opening,
+        ids: around.ids,
+        tasks: tasks.clone(),
+        changes: tokio::sync::Mutex::new(()),
+    };
+    Ok(Arc::new(Shared {
+        produce_memory: MemoryBudget::new(settings.produce_buffer_bytes.get()),
+        settings,
+        clock: around.clock,
+        store,
+        reader,
+        controller,
+        registry,
+        topics,
+        limits,
+        health,
+        grpc_health,
+        tasks,
+        round_robin: AtomicU32::new(0),
+    }))
+}
+
+fn flush_options(settings: &Settings) -> PoolOptions {
+    PoolOptions {
+        policy: settings.flush,
+        room_bytes: usize::try_from(settings.produce_buffer_bytes.get()).unwrap_or(usize::MAX),
+        ..PoolOptions::default()
+    }
+}
+
+fn reader_options(settings: &Settings, data_dir: &DataDir) -> ReaderOptions {
+    let disk_bytes = settings.cache_disk_bytes.get();
+    ReaderOptions {
+        cache_memory_bytes: settings.cache_memory_bytes.get(),
+        cache_disk: (disk_bytes > 0).then(|| (data_dir.cache(), disk_bytes)),
+        budget_bytes: settings.read_budget_bytes.get(),
+        ..ReaderOptions::default()
+    }
+}
+
+/// Opens every partition that this agent now leads, and makes the topics known.
+async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), StartError> {
+    let state = shared.controller.state();
+    let settings_of = |topic_id: &TopicId| {
+        let config = state.topics.get(topic_id).map(|topic| topic.config.clone());
+        PartitionSettings::resolve(&shared.settings, &config.unwrap_or_default())
+    };
+    let openings = led.into_iter().map(|led| {
+        let settings = settings_of(&led.at.topic_id);
+        let start = Start::Existing {
+            leader_epoch: led.leader_epoch,
+            discard_local: led.was_led_by_another,
+        };
+        let opening = Arc::clone(&shared.topics.opening);
+        async move { open(&opening, led.at, start, settings).await }
+    });
+    let opened: Vec<_> = futures::stream::iter(openings)
+        .buffer_unordered(OPENINGS_AT_A_TIME)
+        .try_collect()
+        .await?;
+    let mut by_topic: BTreeMap<TopicId, Vec<PartitionHandle>> = BTreeMap::new();
+    for partition in opened {
+        by_topic
+            .entry(partition.topic_partition().topic_id)
+            .or_default()
+            .push(partition);
+    }
+    for (topic_id, mut partitions) in by_topic {
+        partitions.sort_by_key(PartitionHandle::topic_partition);
+        if let Some(topic) = state.topics.get(&topic_id) {
+            let name = topic.name.clone();
+            shared
+                .registry
+                .insert(Arc::new(Topic::new(topic_id, name, partitions)));
+        }
+    }
+    Ok(())
+}
+
+/// Goes on deleting topics whose tombstone was written before the last stop.
+fn resume_purges(shared: &Shared) {
+    let state = shared.controller.state();
+    for (topic_id, _) in state.topics.iter().filter(|(_, topic)| topic.is_deleted) {
+        shared.topics.purge(*topic_id);
+    }
+}

@@ -1,0 +1,160 @@
+//! The `esker-agent` command: `run`, `dev`, `check-store`, `config`.
+
+mod check_store;
+mod run;
+mod telemetry;
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+
+pub(crate) use run::told_to_stop;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::{
+    config::{self, KEYS, Settings, Sources},
+    dev,
+    start_error::StartError,
+};
+
+/// Runs the command line and returns the process's exit code.
+pub fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&StartError::System(error)),
+    };
+    let code = match matches.subcommand() {
+        Some(("run", given)) => with_settings(given, |s| runtime.block_on(run::run(s))),
+        Some(("dev", given)) => {
+            with_settings(given, |s| runtime.block_on(dev::run(s, given.into())))
+        }
+        Some(("check-store", given)) => {
+            with_settings(given, |s| runtime.block_on(check_store::run(s)))
+        }
+        _ => {
+            print!("{}", config::reference());
+            ExitCode::SUCCESS
+        }
+    };
+    // A blocking call that hangs (a dead disk, a dead resolver) must not keep the process alive.
+    runtime.shutdown_background();
+    code
+}
+
+/// Builds the command line.
+pub fn command() -> Command {
+    let run = Command::new("run")
+        .about("Serve topics out of a bucket")
+        .long_about(
+            "Serve topics out of a bucket.\n\nEvery option can also be given in the configuration \
+             file or in the environment. SIGTERM or Ctrl-C drains: what is not in the bucket yet \
+             is uploaded first.",
+        );
+    let dev = Command::new("dev")
+        .about("Try Esker on this machine: start, run the main job once, keep serving")
+        .arg(
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Exit after the report, non-zero if anything failed"),
+        )
+        .arg(
+            Arg::new("records")
+                .long("records")
+                .value_name("N")
+                .default_value("1000000")
+                .value_parser(clap::value_parser!(u64).range(1_000..=1_000_000_000))
+                .help("Records to publish and replay"),
+        );
+    let check = Command::new("check-store")
+        .about("Probe whether a bucket keeps the promises Esker rests on; exit 0 if it does");
+    Command::new("esker-agent")
+        .about("The server process of Esker: a message log whose history lives in a bucket")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_keys(run))
+        .subcommand(with_keys(dev))
+        .subcommand(with_keys(check))
+        .subcommand(Command::new("config").about("Print the reference of all settings"))
+}
+
+fn with_keys(command: Command) -> Command {
+    let file = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .env("ESKER_CONFIG")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("A TOML file of settings");
+    KEYS.iter().fold(command.arg(file), |command, key| {
+        let shown_default = match key.default {
+            "" => String::new(),
+            default => format!(" [default: {default}]"),
+        };
+        let arg = Arg::new(key.name)
+            .long(key.name)
+            .value_name(value_name(key.name))
+            .help_heading(key.group)
+            .help(format!("{}{shown_default} [env: {}]", key.doc, key.env()));
+        // A switch may be given without a value.
+        let arg = if key.default == "false" {
+            arg.num_args(0..=1).default_missing_value("true")
+        } else {
+            arg
+        };
+        command.arg(arg)
+    })
+}
+
+fn value_name(key: &str) -> &'static str {
+    match key {
+        "store" => "URL",
+        "data-dir" => "DIRECTORY",
+        "take-over" => "true|false",
+        _ if key.contains("bytes") => "SIZE",
+        _ if key.contains("listen") || key == "advertise" => "ADDRESS",
+        _ if key.contains("age") || key.contains("timeout") || key.contains("interval") => "TIME",
+        "retention" | "metadata-poll" => "TIME",
+        "partitions" => "N",
+        _ => "VALUE",
+    }
+}
+
+fn with_settings(given: &ArgMatches, then: impl FnOnce(Settings) -> ExitCode) -> ExitCode {
+    match config::load(&sources(given)) {
+        Ok(settings) => then(settings),
+        Err(error) => failed(&StartError::Config(error)),
+    }
+}
+
+fn sources(given: &ArgMatches) -> Sources {
+    let flags = KEYS.iter().filter_map(|key| {
+        given
+            .get_one::<String>(key.name)
+            .map(|text| (key.name.to_owned(), text.clone()))
+    });
+    Sources {
+        file: given.get_one::<PathBuf>("config").cloned(),
+        environment: std::env::vars().collect(),
+        flags: flags.collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// Prints an error for a person and returns its exit code.
+fn failed(error: &StartError) -> ExitCode {
+    eprintln!("esker-agent: {error}");
+    ExitCode::from(error.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,88 @@
+//! The settings as values. What each means is said once, in [`KEYS`](super::KEYS).
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr};
+
+use esker_tiering::store::StoreUrl;
+
+use super::value::{ByteCount, DiskReserve, Millis};
+use crate::log::FlushPolicy;
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{text}` is neither text nor json")),
+        }
+    }
+}
+
+/// Everything an agent can be told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub store: Option<StoreUrl>,
+    pub data_dir: PathBuf,
+    pub listen: SocketAddr,
+    pub advertise: Option<String>,
+    pub http_listen: SocketAddr,
+    pub zone: String,
+    pub take_over: bool,
+    pub flush: FlushPolicy,
+    pub partitions: u32,
+    pub retention: Option<Millis>,
+    pub retention_bytes: Option<ByteCount>,
+    pub local_retention_bytes: ByteCount,
+    pub segment_bytes: ByteCount,
+    pub segment_age: Millis,
+    pub batch_bytes_max: ByteCount,
+    pub produce_buffer_bytes: ByteCount,
+    pub cache_memory_bytes: ByteCount,
+    pub cache_disk_bytes: ByteCount,
+    pub read_budget_bytes: ByteCount,
+    pub unuploaded_bytes_max: ByteCount,
+    pub disk_reserve: DiskReserve,
+    pub upload_memory_bytes: ByteCount,
+    pub retention_interval: Millis,
+    pub metadata_poll: Millis,
+    pub drain_timeout: Millis,
+    pub log_format: LogFormat,
+    pub log_level: String,
+}
+
+impl Settings {
+    /// Returns the address that clients are told to use.
+    pub fn advertised_address(&self) -> String {
+        self.advertise
+            .clone()
+            .unwrap_or_else(|| self.listen.to_string())
+    }
+
+    /// Checks what no single key can see; returns every fault.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.batch_bytes_max > self.segment_bytes {
+            faults.push("batch-bytes-max is larger than segment-bytes".to_owned());
+        }
+        if self.batch_bytes_max > self.produce_buffer_bytes {
+            faults.push("batch-bytes-max is larger than produce-buffer-bytes".to_owned());
+        }
+        if self.segment_bytes.get() > self.unuploaded_bytes_max.get() / 2 {
+            faults.push("segment-bytes is more than half of unuploaded-bytes-max".to_owned());
+        }
+        if self.listen == self.http_listen && self.listen.port() != 0 {
+            faults.push("listen and http-listen are the same address".to_owned());
+        }
+        faults
+    }
+}

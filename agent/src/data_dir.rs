@@ -1,0 +1,232 @@
+//! The agent's data directory: its lock, its identity, its layout.
+//!
+//! ```text
+//! {data-dir}/LOCK                                   held while an agent runs on it
+//! {data-dir}/agent.json                             who this directory is: written once
+//! {data-dir}/log/{topic_id}/{partition:06}/...      the hot tail
+//! {data-dir}/cache/                                 the disk cache of bucket data
+//! ```
+//!
+//! An agent's identity lives and dies with its directory: a replica on an emptied disk must never
+//! pass for the one that held the data (KIP-966 and KIP-858 have the reasons).
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use esker_proto::types::{AgentId, ClusterId, TopicId, TopicPartition};
+use esker_tiering::env::IdGenerator;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+const FORMAT_VERSION: u32 = 1;
+
+/// An open, locked data directory.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    root: PathBuf,
+    agent_id: AgentId,
+    /// The lock goes with the file.
+    _lock: File,
+}
+
+/// `agent.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Identity {
+    format_version: u32,
+    agent_id: AgentId,
+    cluster_id: ClusterId,
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// It cannot be made, or not be written to.
+    #[error(
+        "data directory cannot be used; check the path and its permissions. data_dir=`{path}`: {source}"
+    )]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process holds its lock.
+    #[error("data directory is in use by another agent. data_dir=`{0}`")]
+    InUse(PathBuf),
+    /// It belongs to another bucket.
+    #[error(
+        "data directory belongs to another cluster; use an empty one, or the bucket it was made with. data_dir=`{path}`, its_cluster=`{own}`, bucket_cluster=`{bucket}`"
+    )]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// Whose tail it holds.
+        own: ClusterId,
+        /// What the bucket says.
+        bucket: ClusterId,
+    },
+    /// Its identity file is damaged or from a later version.
+    #[error("data directory has an unreadable agent.json. data_dir=`{path}`: {reason}")]
+    BadIdentity {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl DataDir {
+    /// Opens a directory for the agent of `cluster_id`, making it and its identity if need be.
+    ///
+    /// # Errors
+    ///
+    /// [`DataDirError`]; the directory is then as it was, apart from being made.
+    pub(crate) fn open(
+        root: &Path,
+        cluster_id: ClusterId,
+        ids: &dyn IdGenerator,
+    ) -> Result<Self, DataDirError> {
+        let io = |source| DataDirError::Io {
+            path: root.to_owned(),
+            source,
+        };
+        fs::create_dir_all(root.join("log")).map_err(io)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(root.join("LOCK"))
+            .map_err(io)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| DataDirError::InUse(root.to_owned()))?;
+        let identity = match read_identity(root)? {
+            Some(identity) => identity,
+            None => {
+                let agent_id = AgentId::new(ids.uuid());
+                let identity = Identity {
+                    format_version: FORMAT_VERSION,
+                    agent_id,
+                    cluster_id,
+                };
+                write_identity(root, &identity).map_err(io)?;
+                identity
+            }
+        };
+        if identity.cluster_id != cluster_id {
+            let (path, own, bucket) = (root.to_owned(), identity.cluster_id, cluster_id);
+            return Err(DataDirError::OtherCluster { path, own, bucket });
+        }
+        Ok(Self {
+            root: root.to_owned(),
+            agent_id: identity.agent_id,
+            _lock: lock,
+        })
+    }
+
+    /// Returns who this directory is.
+    pub(crate) const fn agent_id(&self) -> AgentId {
+        self.agent_id
+    }
+
+    /// Returns the directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns where the disk cache lives.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.root.join("cache")
+    }
+
+    /// Returns the directory of a topic's logs.
+    pub(crate) fn topic(&self, topic_id: TopicId) -> PathBuf {
+        self.root.join("log").join(topic_id.to_string())
+    }
+
+    /// Returns the directory of a partition's log.
+    pub(crate) fn partition(&self, at: TopicPartition) -> PathBuf {
+        self.topic(at.topic_id)
+            .join(format!("{:06}", at.partition.get()))
+    }
+}
+
+fn read_identity(root: &Path) -> Result<Option<Identity>, DataDirError> {
+    let bad = |reason: String| DataDirError::BadIdentity {
+        path: root.to_owned(),
+        reason,
+    };
+    let text = match fs::read_to_string(root.join("agent.json")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(bad(error.to_string())),
+    };
+    let identity: Identity = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    if identity.format_version != FORMAT_VERSION {
+        return Err(bad(format!(
+            "format version {} is not known",
+            identity.format_version
+        )));
+    }
+    Ok(Some(identity))
+}
+
+/// Writes the identity so that after a crash it is there whole or not at all.
+fn write_identity(root: &Path, identity: &Identity) -> io::Result<()> {
+    let temporary = root.join("agent.json.new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(serde_json::to_string_pretty(identity)?.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, root.join("agent.json"))?;
+    File::open(root)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_tiering::env::SeededIds;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId::new(Uuid::from_u128(1));
+
+    #[test]
+    fn identity_stays_with_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = SeededIds::new(1);
+        let first = DataDir::open(dir.path(), CLUSTER, &ids).unwrap().agent_id();
+        let again = DataDir::open(dir.path(), CLUSTER, &ids).unwrap().agent_id();
+        assert_eq!(first, again);
+
+        let emptied = tempfile::tempdir().unwrap();
+        assert_ne!(
+            DataDir::open(emptied.path(), CLUSTER, &ids)
+                .unwrap()
+                .agent_id(),
+            first
+        );
+    }
+
+    #[test]
+    fn one_agent_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = SeededIds::new(1);
+        let held = DataDir::open(dir.path(), CLUSTER, &ids).unwrap();
+        let second = DataDir::open(dir.path(), CLUSTER, &ids);
+        assert!(matches!(second, Err(DataDirError::InUse(_))));
+        drop(held);
+        assert!(DataDir::open(dir.path(), CLUSTER, &ids).is_ok());
+    }
+
+    #[test]
+    fn a_directory_of_another_cluster_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = SeededIds::new(1);
+        drop(DataDir::open(dir.path(), CLUSTER, &ids).unwrap());
+        let other = ClusterId::new(Uuid::from_u128(2));
+        let opened = DataDir::open(dir.path(), other, &ids);
+        assert!(matches!(opened, Err(DataDirError::OtherCluster { .. })));
+    }
+}

@@ -1,0 +1,134 @@
+//! How much local data the agent takes before producers are slowed, then refused.
+//!
+//! Un-uploaded data is never deleted, so a bucket that is away, or slower than the producers, must
+//! push back on them (peers' users lose data or fill disks where nothing does).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// From this share of the ceiling on, producers are slowed.
+const THROTTLE_FROM: f64 = 0.75;
+/// The longest a producer is slowed, per batch.
+const THROTTLE_MS_MAX: f64 = 1000.0;
+
+/// What to do with a batch that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Take it.
+    Accept,
+    /// Take it, and the producer's next one only after so many milliseconds.
+    Throttle(u32),
+    /// Refuse it: too much is waiting for the bucket.
+    RefuseUnuploaded,
+    /// Refuse it: the disk has reached its reserve.
+    RefuseDisk,
+}
+
+/// The agent-wide account of local data. Shared by all partitions.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    unuploaded_bytes: AtomicU64,
+    unuploaded_bytes_max: u64,
+    free_bytes: AtomicU64,
+    reserve_bytes: AtomicU64,
+}
+
+impl Limits {
+    /// Starts with nothing stored and a disk that has room.
+    pub(crate) const fn new(unuploaded_bytes_max: u64) -> Self {
+        Self {
+            unuploaded_bytes: AtomicU64::new(0),
+            unuploaded_bytes_max,
+            free_bytes: AtomicU64::new(u64::MAX),
+            reserve_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Replaces one partition's part of the sum.
+    pub(crate) fn replace_unuploaded(&self, before: u64, now: u64) {
+        if now >= before {
+            self.unuploaded_bytes
+                .fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.unuploaded_bytes
+                .fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes what the data volume has free, and what has to stay free.
+    pub(crate) fn note_disk(&self, free_bytes: u64, reserve_bytes: u64) {
+        self.free_bytes.store(free_bytes, Ordering::Relaxed);
+        self.reserve_bytes.store(reserve_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the local bytes of all partitions that are not in the bucket.
+    pub(crate) fn unuploaded_bytes(&self) -> u64 {
+        self.unuploaded_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns what the data volume had free when last looked at.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Decides about a batch.
+    pub(crate) fn admit(&self) -> Admission {
+        let free = self.free_bytes();
+        decide(
+            self.unuploaded_bytes(),
+            self.unuploaded_bytes_max,
+            free,
+            self.reserve_bytes.load(Ordering::Relaxed),
+        )
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a size, and a wait between 1 and 1000"
+)]
+fn decide(unuploaded: u64, unuploaded_max: u64, free: u64, reserve: u64) -> Admission {
+    if free < reserve {
+        return Admission::RefuseDisk;
+    }
+    if unuploaded >= unuploaded_max {
+        return Admission::RefuseUnuploaded;
+    }
+    let share = unuploaded as f64 / unuploaded_max as f64;
+    if share < THROTTLE_FROM {
+        return Admission::Accept;
+    }
+    let severity = (share - THROTTLE_FROM) / (1.0 - THROTTLE_FROM);
+    Admission::Throttle((severity * THROTTLE_MS_MAX).ceil().max(1.0) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn producers_are_slowed_before_they_are_refused() {
+        let at = |unuploaded| decide(unuploaded, 1000, 50, 10);
+        assert_eq!(at(0), Admission::Accept);
+        assert_eq!(at(749), Admission::Accept);
+        assert_eq!(at(750), Admission::Throttle(1));
+        assert_eq!(at(875), Admission::Throttle(500));
+        assert_eq!(at(999), Admission::Throttle(996));
+        assert_eq!(at(1000), Admission::RefuseUnuploaded);
+        assert_eq!(decide(0, 1000, 9, 10), Admission::RefuseDisk);
+    }
+
+    #[test]
+    fn the_sum_follows_each_partition() {
+        let limits = Limits::new(100);
+        limits.replace_unuploaded(0, 60);
+        limits.replace_unuploaded(0, 50);
+        assert_eq!(limits.admit(), Admission::RefuseUnuploaded);
+        limits.replace_unuploaded(60, 10);
+        assert_eq!(
+            (limits.unuploaded_bytes(), limits.admit()),
+            (60, Admission::Accept)
+        );
+    }
+}

@@ -1,0 +1,412 @@
+//! A disk in memory that tells what is durable from what is not.
+//!
+//! Data is durable in blocks of 4 KiB once its file is flushed, names once their directory is. A
+//! power cut keeps any subset of the rest, in any order: blocks of one write apart from each other, a
+//! rename without the data it points to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::log::{Disk, DiskFile};
+
+pub(super) const BLOCK_BYTES: usize = 4 << 10;
+
+/// What an operation of the disk is, for faults that are set on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Create,
+    Write,
+    SyncData,
+    SyncDir,
+    SyncAll,
+    Rename,
+}
+
+/// Everything on the disk, durable or not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Image {
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    /// Changes of names since their directory was flushed: what `names` says now against the one before.
+    changed_names: Vec<NameChange>,
+    files: Vec<FileImage>,
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(PathBuf, usize),
+    Gone(PathBuf),
+    Moved(PathBuf, PathBuf, usize),
+}
+
+#[derive(Clone, Debug, Default)]
+struct FileImage {
+    data: Vec<u8>,
+    durable: Vec<u8>,
+    /// Blocks that differ from `durable`.
+    dirty: BTreeSet<usize>,
+}
+
+type Hook = Box<dyn Fn(&Image) + Send>;
+
+#[derive(Default)]
+struct State {
+    image: Image,
+    /// The nth call of an action from now on fails, and what it does before it fails.
+    faults: Vec<(Action, usize, Fault)>,
+    hook: Option<Hook>,
+    calls: Vec<Action>,
+    capacity: Option<usize>,
+}
+
+/// How an operation fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// With this error, and without effect.
+    Errno(i32),
+    Panic,
+}
+
+/// See the module. Clones are the same disk.
+#[derive(Clone, Default)]
+pub(super) struct MemDisk(Arc<Mutex<State>>);
+
+impl fmt::Debug for MemDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemDisk")
+    }
+}
+
+impl MemDisk {
+    pub(super) fn of(image: Image) -> Self {
+        let disk = Self::default();
+        disk.0.lock().image = image;
+        disk
+    }
+
+    pub(super) fn image(&self) -> Image {
+        self.0.lock().image.clone()
+    }
+
+    /// Calls `hook` before every change, with the disk as it is then.
+    pub(super) fn before_each_change(&self, hook: impl Fn(&Image) + Send + 'static) {
+        self.0.lock().hook = Some(Box::new(hook));
+    }
+
+    pub(super) fn without_hook(&self) {
+        self.0.lock().hook = None;
+    }
+
+    /// Lets the `nth` call of `action` from now on fail, counted from 0.
+    pub(super) fn fail(&self, action: Action, nth: usize, fault: Fault) {
+        self.0.lock().faults.push((action, nth, fault));
+    }
+
+    /// Lets writes fail with `ENOSPC` that would make the files together larger than this.
+    pub(super) fn set_capacity(&self, bytes: Option<usize>) {
+        self.0.lock().capacity = bytes;
+    }
+
+    pub(super) fn calls_of(&self, action: Action) -> usize {
+        self.0
+            .lock()
+            .calls
+            .iter()
+            .filter(|call| **call == action)
+            .count()
+    }
+
+    pub(super) fn file_names(&self) -> Vec<String> {
+        let state = self.0.lock();
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        state.image.names.keys().map(name).collect()
+    }
+
+    pub(super) fn bytes(&self, path: &Path) -> Vec<u8> {
+        let state = self.0.lock();
+        state.image.files[state.image.names[path]].data.clone()
+    }
+
+    /// Changes a file behind everybody's back, durably.
+    pub(super) fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.0.lock();
+        let file = state.image.names[path];
+        let file = &mut state.image.files[file];
+        change(&mut file.data);
+        file.durable = file.data.clone();
+    }
+
+    pub(super) fn forget(&self, path: &Path) {
+        let mut state = self.0.lock();
+        state.image.names.remove(path);
+        state.image.durable_names.remove(path);
+    }
+
+    fn enter(&self, action: Action) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+        let mut state = self.0.lock();
+        if let Some(hook) = &state.hook {
+            hook(&state.image);
+        }
+        state.calls.push(action);
+        let mut failing = None;
+        state.faults.retain_mut(|(on, nth, fault)| {
+            let is_due = *on == action && *nth == 0;
+            if is_due {
+                failing = Some(*fault);
+            } else if *on == action {
+                *nth -= 1;
+            }
+            !is_due
+        });
+        match failing {
+            None => Ok(state),
+            Some(Fault::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(Fault::Panic) => {
+                drop(state);
+                panic!("asked to");
+            }
+        }
+    }
+}
+
+impl Image {
+    /// The disk after a power cut. `keeps` decides about each change that was not flushed.
+    pub(super) fn after_power_cut(&self, mut keeps: impl FnMut() -> bool) -> Self {
+        let mut names = self.durable_names.clone();
+        for change in &self.changed_names {
+            if !keeps() {
+                continue;
+            }
+            match change {
+                NameChange::Set(path, file) => drop(names.insert(path.clone(), *file)),
+                NameChange::Gone(path) => drop(names.remove(path)),
+                NameChange::Moved(from, to, file) => {
+                    names.remove(from);
+                    names.insert(to.clone(), *file);
+                }
+            }
+        }
+        let files = self
+            .files
+            .iter()
+            .map(|file| file.after_power_cut(&mut keeps))
+            .collect();
+        Self {
+            names: names.clone(),
+            durable_names: names,
+            changed_names: Vec::new(),
+            files,
+        }
+    }
+
+    /// How many changes a power cut decides about.
+    pub(super) fn pending(&self) -> usize {
+        self.changed_names.len()
+            + self
+                .files
+                .iter()
+                .map(|file| file.dirty.len() + 1)
+                .sum::<usize>()
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.names
+            .values()
+            .map(|file| self.files[*file].data.len())
+            .sum()
+    }
+
+    fn lookup(&self, path: &Path) -> io::Result<usize> {
+        self.names
+            .get(path)
+            .copied()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl FileImage {
+    fn has_new_length(&self) -> bool {
+        self.data.len() != self.durable.len()
+    }
+
+    fn pending(&self) -> usize {
+        self.dirty.len() + usize::from(self.has_new_length())
+    }
+
+    fn after_power_cut(&self, keeps: &mut impl FnMut() -> bool) -> Self {
+        let mut durable = self.durable.clone();
+        // The length may be durable without the data: what was never written reads as zeros.
+        if self.has_new_length() && keeps() {
+            durable.resize(self.data.len(), 0);
+        }
+        for block in &self.dirty {
+            let range = block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(self.data.len());
+            if keeps() && !range.is_empty() {
+                durable.resize(durable.len().max(range.end), 0);
+                durable[range.clone()].copy_from_slice(&self.data[range]);
+            }
+        }
+        Self {
+            data: durable.clone(),
+            durable,
+            dirty: BTreeSet::new(),
+        }
+    }
+
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.data);
+        self.dirty.clear();
+    }
+
+    fn mark_dirty(&mut self, from: usize, to: usize) {
+        self.dirty
+            .extend(from / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES));
+    }
+}
+
+struct MemFile {
+    disk: MemDisk,
+    file: usize,
+}
+
+impl fmt::Debug for MemFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemFile({})", self.file)
+    }
+}
+
+impl Disk for MemDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.enter(Action::Create)?;
+        let image = &mut state.image;
+        let file = image.files.len();
+        image.files.push(FileImage::default());
+        image.names.insert(path.to_owned(), file);
+        image
+            .changed_names
+            .push(NameChange::Set(path.to_owned(), file));
+        Ok(Arc::new(MemFile {
+            disk: self.clone(),
+            file,
+        }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.0.lock().image.lookup(path)?;
+        Ok(Arc::new(MemFile {
+            disk: self.clone(),
+            file,
+        }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.enter(Action::Rename)?;
+        let image = &mut state.image;
+        let file = image.lookup(from)?;
+        image.names.remove(from);
+        image.names.insert(to.to_owned(), file);
+        image
+            .changed_names
+            .push(NameChange::Moved(from.to_owned(), to.to_owned(), file));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.enter(Action::Rename)?;
+        state.image.lookup(path)?;
+        state.image.names.remove(path);
+        state
+            .image
+            .changed_names
+            .push(NameChange::Gone(path.to_owned()));
+        Ok(())
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        let image = &mut self.enter(Action::SyncDir)?.image;
+        image.durable_names = image.names.clone();
+        image.changed_names.clear();
+        Ok(())
+    }
+
+    fn create_dir(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let state = self.0.lock();
+        let is_in = |path: &&PathBuf| path.parent() == Some(dir);
+        Ok(state.image.names.keys().filter(is_in).cloned().collect())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let image = &mut self.enter(Action::SyncAll)?.image;
+        image.durable_names = image.names.clone();
+        image.changed_names.clear();
+        image.files.iter_mut().for_each(FileImage::sync);
+        Ok(())
+    }
+}
+
+impl DiskFile for MemFile {
+    fn write_at(&self, slices: &mut [IoSlice<'_>], position: u64) -> io::Result<()> {
+        let mut state = self.disk.enter(Action::Write)?;
+        let bytes: Vec<u8> = slices
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect();
+        let used = state.image.used_bytes();
+        let room = state
+            .capacity
+            .map_or(usize::MAX, |capacity| capacity.saturating_sub(used));
+        let file = &mut state.image.files[self.file];
+        let from = usize::try_from(position).unwrap();
+        // Like Linux: what fits is written, then the error comes.
+        let to = (from + bytes.len()).min(file.data.len().saturating_add(room));
+        let length = to.saturating_sub(from);
+        file.data.resize(file.data.len().max(to), 0);
+        file.data[from..from + length].copy_from_slice(&bytes[..length]);
+        file.mark_dirty(from, from + length);
+        if length < bytes.len() {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, into: &mut Vec<u8>, length: usize, position: u64) -> io::Result<()> {
+        let state = self.disk.0.lock();
+        let data = &state.image.files[self.file].data;
+        let start = usize::try_from(position).unwrap().min(data.len());
+        into.extend_from_slice(&data[start..start.saturating_add(length).min(data.len())]);
+        Ok(())
+    }
+
+    fn size_bytes(&self) -> io::Result<u64> {
+        Ok(self.disk.0.lock().image.files[self.file].data.len() as u64)
+    }
+
+    fn truncate(&self, size_bytes: u64) -> io::Result<()> {
+        let mut state = self.disk.enter(Action::Write)?;
+        let file = &mut state.image.files[self.file];
+        let old = file.data.len();
+        let new = usize::try_from(size_bytes).unwrap();
+        file.data.resize(new, 0);
+        // A cut that is not flushed may not have happened: the old data is still there.
+        file.mark_dirty(new, old);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.enter(Action::SyncData)?.image.files[self.file].sync();
+        Ok(())
+    }
+
+    fn drop_cache(&self) {}
+}

@@ -1,0 +1,47 @@
+//! A bound on the bytes that requests hold.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes that may be held at a time, given out in the order asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryBudget {
+    bytes: Arc<Semaphore>,
+    total: u32,
+}
+
+/// Bytes held; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct MemoryPermit(
+    #[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit,
+);
+
+impl MemoryBudget {
+    /// Starts with `total` bytes, at most 4 GiB.
+    pub(crate) fn new(total: u64) -> Self {
+        let total = u32::try_from(total).unwrap_or(u32::MAX);
+        let permits = usize::try_from(total)
+            .unwrap_or(usize::MAX)
+            .min(Semaphore::MAX_PERMITS);
+        Self {
+            bytes: Arc::new(Semaphore::new(permits)),
+            total,
+        }
+    }
+
+    /// Waits until `bytes` are free and takes them. One request larger than the whole budget gets
+    /// all of it, alone.
+    pub(crate) async fn acquire(&self, bytes: u32) -> MemoryPermit {
+        let permit = Arc::clone(&self.bytes)
+            .acquire_many_owned(bytes.min(self.total))
+            .await;
+        MemoryPermit(permit.expect("the semaphore is never closed"))
+    }
+
+    /// Returns the bytes held now.
+    pub(crate) fn in_use(&self) -> u64 {
+        let free = u64::try_from(self.bytes.available_permits()).unwrap_or(u64::MAX);
+        u64::from(self.total).saturating_sub(free)
+    }
+}

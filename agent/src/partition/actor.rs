@@ -1,0 +1,437 @@
+//! The task that owns a partition. One method for each thing that can happen.
+
+use std::{future::pending, sync::Arc};
+
+use esker_index::{Manifest, producers::Check};
+use esker_proto::{
+    batch::BatchHeader,
+    types::{LeaderEpoch, Offset, TopicPartition},
+};
+use esker_tiering::env::Clock;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    archiver::Sealed,
+    engine::{Event, LeaderEngine},
+    error::PartitionError,
+    intake::Intake,
+    message::{Append, Appended, Message, Reply},
+    settings::PartitionSettings,
+    view::View,
+};
+use crate::{
+    limits::{Admission, Limits},
+    log::{self, FlushPool, LocalLog, LogEvent, LogEvents},
+    metrics::TrafficMetrics,
+};
+
+/// How far ahead of the agent's clock a record's timestamp may be (KIP-937 has the default).
+const FUTURE_MS_MAX: u64 = 3_600_000;
+/// An idle producer is forgotten after this long, as in Kafka.
+const PRODUCER_EXPIRY_MS: u64 = 24 * 3_600_000;
+/// How often idle producers are looked for.
+const PRODUCER_EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(600);
+/// When a refused producer should come back.
+const RETRY_AFTER_MS: u32 = 500;
+
+/// Somebody who waits for an offset to be in the bucket.
+#[derive(Debug)]
+struct TierWaiter {
+    offset: Offset,
+    drop_local: bool,
+    done: oneshot::Sender<Result<(), PartitionError>>,
+}
+
+/// A producer waiting for its acknowledgement.
+#[derive(Debug)]
+struct Waiting {
+    appended: Appended,
+    reply: Reply,
+}
+
+/// What a partition's task talks to.
+#[derive(Debug)]
+pub(super) struct Links {
+    pub(super) inbox: mpsc::Receiver<Message>,
+    pub(super) events: LogEvents,
+    pub(super) manifest: watch::Receiver<Arc<Manifest>>,
+    pub(super) settings: watch::Receiver<PartitionSettings>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) sealed: watch::Sender<Sealed>,
+    pub(super) flush_pool: FlushPool,
+    pub(super) limits: Arc<Limits>,
+    pub(super) traffic: TrafficMetrics,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) cancel: CancellationToken,
+}
+
+/// One partition's state, and what it talks to.
+#[derive(Debug)]
+pub(super) struct Actor {
+    at: TopicPartition,
+    leader_epoch: LeaderEpoch,
+    log: LocalLog,
+    engine: LeaderEngine<Waiting>,
+    intake: Intake,
+    tier_waiters: Vec<TierWaiter>,
+    /// This partition's part of the agent's un-uploaded bytes.
+    unuploaded_bytes: u64,
+    links: Links,
+}
+
+impl Actor {
+    pub(super) fn new(
+        at: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        log: LocalLog,
+        links: Links,
+    ) -> Self {
+        let engine = LeaderEngine::new([], log.log_end_offset());
+        Self {
+            at,
+            leader_epoch,
+            log,
+            engine,
+            intake: Intake::Open,
+            tier_waiters: Vec::new(),
+            unuploaded_bytes: 0,
+            links,
+        }
+    }
+
+    /// Runs until cancelled.
+    ///
+    /// Progress of the disk comes first, so that acknowledgements never wait behind new work; then
+    /// what the bucket has, so that local data goes before more comes; then requests.
+    pub(super) async fn run(mut self) {
+        let mut expiry = interval(PRODUCER_EXPIRY_INTERVAL);
+        expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.publish_sealed();
+        self.on_tiered();
+        loop {
+            let roll_at = self.roll_at();
+            tokio::select! {
+                biased;
+                () = self.links.cancel.cancelled() => break,
+                event = self.links.events.next() => self.on_log_event(event),
+                changed = self.links.manifest.changed() => {
+                    if changed.is_err() { break }
+                    self.on_tiered();
+                }
+                message = self.links.inbox.recv() => {
+                    let Some(message) = message else { break };
+                    self.on_message(message).await;
+                }
+                () = sleep_until(roll_at) => self.roll(),
+                _ = expiry.tick() => {
+                    self.log.expire_producers(self.links.clock.now(), PRODUCER_EXPIRY_MS);
+                }
+            }
+        }
+        self.stop().await;
+    }
+
+    async fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Append(append) => self.on_append(append).await,
+            Message::Seal { drop_local, done } => self.on_seal(drop_local, done),
+            Message::Close { done } => {
+                self.intake.close();
+                self.on_seal(false, done);
+            }
+            Message::Fence => {
+                self.intake = Intake::Fenced;
+                self.abandon();
+                self.publish_view();
+            }
+            // The age at which the active segment is sealed is read afresh in each turn.
+            Message::SettingsChanged => self.on_tiered(),
+        }
+    }
+
+    async fn on_append(&mut self, append: Append) {
+        let header = *append.batch.header();
+        let checked = self.admit(&header).and_then(|throttle_ms| {
+            let check = self
+                .log
+                .check_producer(&header)
+                .map_err(PartitionError::Producer)?;
+            Ok((throttle_ms, check))
+        });
+        match checked {
+            Err(error) => {
+                self.links.traffic.note_refused();
+                append.reply.send(Err(error));
+            }
+            Ok((throttle_ms, Check::Duplicate { base_offset })) => {
+                self.links.traffic.note_duplicate();
+                let appended = Appended {
+                    base_offset,
+                    is_duplicate: true,
+                    throttle_ms,
+                };
+                // The first one may still be on its way to the disk.
+                let next_offset = base_offset.advance(header.record_count);
+                self.await_ack(append, appended, next_offset);
+            }
+            Ok((throttle_ms, Check::Append)) => self.append(append, throttle_ms).await,
+        }
+    }
+
+    /// Decides whether a batch may come in, and how long its producer should then pause.
+    fn admit(&self, header: &BatchHeader) -> Result<u32, PartitionError> {
+        self.intake.check()?;
+        let max = self.links.settings.borrow().batch_bytes_max;
+        if header.size_bytes > max {
+            return Err(PartitionError::BatchTooLarge {
+                size_bytes: header.size_bytes,
+                max,
+            });
+        }
+        let now = self.links.clock.now();
+        if header.max_timestamp.millis_since(now) > FUTURE_MS_MAX {
+            return Err(PartitionError::FutureTimestamp {
+                timestamp: header.max_timestamp,
+                now,
+            });
+        }
+        let refused = |reason: &str| PartitionError::Throttled {
+            reason: reason.to_owned(),
+            retry_after_ms: RETRY_AFTER_MS,
+        };
+        match self.links.limits.admit() {
+            Admission::Accept => Ok(0),
+            Admission::Throttle(millis) => Ok(millis),
+            Admission::RefuseUnuploaded => {
+                Err(refused("un-uploaded data has reached unuploaded-bytes-max"))
+            }
+            Admission::RefuseDisk => Err(refused("the data volume has reached its disk-reserve")),
+        }
+    }
+
+    async fn append(&mut self, append: Append, throttle_ms: u32) {
+        let base_offset = self.log.log_end_offset();
+        let (stamped, body) = append.batch.stamped(base_offset, self.leader_epoch);
+        let header = BatchHeader {
+            base_offset,
+            leader_epoch: self.leader_epoch,
+            ..*append.batch.header()
+        };
+        self.roll_for(header.size_bytes);
+        let bytes = stamped.len() + body.len();
+        let room = match self.links.flush_pool.try_reserve(bytes) {
+            Some(room) => room,
+            None => self.links.flush_pool.reserve(bytes).await,
+        };
+        if let Err(error) = self.log.append(stamped, body, &header, room) {
+            append.reply.send(Err(PartitionError::Log(Arc::new(error))));
+            return;
+        }
+        self.links
+            .traffic
+            .note_append(header.record_count, header.size_bytes);
+        let appended = Appended {
+            base_offset,
+            is_duplicate: false,
+            throttle_ms,
+        };
+        self.await_ack(append, appended, header.next_offset());
+    }
+
+    fn await_ack(&mut self, append: Append, appended: Appended, next_offset: Offset) {
+        let waiting = Waiting {
+            appended,
+            reply: append.reply,
+        };
+        self.engine.await_ack(append.acks, next_offset, waiting);
+        self.acknowledge();
+    }
+
+    fn on_log_event(&mut self, event: LogEvent) {
+        match event {
+            LogEvent::Flushed { log_end_offset } => {
+                self.engine.on_event(Event::Flushed(log_end_offset));
+                // Visible first: whoever is told that a batch is written may read it at once.
+                self.publish_view();
+                self.acknowledge();
+                self.publish_sealed();
+            }
+            LogEvent::Failed(error) => self.on_failure(&error),
+        }
+    }
+
+    fn on_failure(&mut self, error: &log::Error) {
+        tracing::error!(partition = %self.at, %error, "partition is offline");
+        self.intake = Intake::Offline(error.to_string().into());
+        self.abandon();
+        self.publish_view();
+    }
+
+    fn acknowledge(&mut self) {
+        while let Some(Waiting { appended, reply }) = self.engine.due() {
+            reply.send(Ok(appended));
+        }
+    }
+
+    /// The bucket has more: local data may go, and somebody may have waited for it.
+    fn on_tiered(&mut self) {
+        let manifest = Arc::clone(&self.links.manifest.borrow_and_update());
+        let tiered_offset = manifest.tiered_offset();
+        let (reached, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tier_waiters)
+            .into_iter()
+            .partition(|waiter| waiter.offset <= tiered_offset);
+        self.tier_waiters = waiting;
+        let drop_all = reached.iter().any(|waiter| waiter.drop_local);
+        self.drop_local(tiered_offset, drop_all);
+        self.publish_sealed();
+        self.publish_view();
+        for waiter in reached {
+            // Whoever waited may have gone.
+            let _ = waiter.done.send(Ok(()));
+        }
+    }
+
+    /// Drops sealed segments that are in the bucket, as far as local retention lets them go.
+    fn drop_local(&mut self, tiered_offset: Offset, drop_all: bool) {
+        let keep = if drop_all {
+            0
+        } else {
+            self.links.settings.borrow().local_retention_bytes
+        };
+        let mut tiered_bytes = self.log.size_bytes() - self.log.bytes_from(tiered_offset);
+        let mut below = None;
+        for segment in self.log.sealed() {
+            if segment.next_offset > tiered_offset || tiered_bytes <= keep {
+                break;
+            }
+            tiered_bytes = tiered_bytes.saturating_sub(segment.size_bytes);
+            below = Some(segment.next_offset);
+        }
+        let Some(below) = below else { return };
+        if let Err(error) = self.log.delete_below(below) {
+            self.on_failure(&error);
+        }
+    }
+
+    fn on_seal(&mut self, drop_local: bool, done: oneshot::Sender<Result<(), PartitionError>>) {
+        if let Err(error) = self.intake.check_writable() {
+            let _ = done.send(Err(error));
+            return;
+        }
+        self.roll();
+        self.tier_waiters.push(TierWaiter {
+            offset: self.log.log_end_offset(),
+            drop_local,
+            done,
+        });
+        // It may all be there already.
+        self.on_tiered();
+    }
+
+    /// Seals the active segment if a batch of this size would make it too large.
+    fn roll_for(&mut self, batch_bytes: u32) {
+        let limit = self.links.settings.borrow().segment_bytes;
+        if self.log.active_bytes() + u64::from(batch_bytes) > limit {
+            self.roll();
+        }
+    }
+
+    /// When the active segment is old enough to be sealed.
+    fn roll_at(&self) -> Option<Instant> {
+        let left = self
+            .links
+            .settings
+            .borrow()
+            .segment_age
+            .saturating_sub(self.log.active_age()?);
+        Some(Instant::now() + left)
+    }
+
+    fn roll(&mut self) {
+        match self.log.roll() {
+            Ok(_) => self.publish_sealed(),
+            Err(error) => self.on_failure(&error),
+        }
+    }
+
+    fn publish_sealed(&self) {
+        let high_watermark = self.engine.high_watermark();
+        let tiered_offset = self.links.manifest.borrow().tiered_offset();
+        let lacking = self
+            .log
+            .sealed()
+            .filter(|segment| segment.next_offset > tiered_offset);
+        let due: Vec<_> = lacking
+            .take_while(|segment| segment.next_offset <= high_watermark)
+            .collect();
+        let newest = due
+            .last()
+            .map_or(tiered_offset, |segment| segment.next_offset);
+        self.links.sealed.send_if_modified(|sealed| {
+            let is_news = newest > sealed.next_offset;
+            if is_news {
+                *sealed = Sealed {
+                    segments: due.into_iter().cloned().collect(),
+                    next_offset: newest,
+                };
+            }
+            is_news
+        });
+    }
+
+    fn publish_view(&mut self) {
+        let tiered_offset = self.links.manifest.borrow().tiered_offset();
+        let unuploaded_bytes = self.log.bytes_from(tiered_offset);
+        self.links
+            .limits
+            .replace_unuploaded(self.unuploaded_bytes, unuploaded_bytes);
+        self.unuploaded_bytes = unuploaded_bytes;
+        self.links.view.send_replace(View {
+            high_watermark: self.engine.high_watermark(),
+            log_end_offset: self.log.log_end_offset(),
+            local_log_start_offset: self.log.local_log_start_offset(),
+            local_bytes: self.log.size_bytes(),
+            unuploaded_bytes,
+            offline: self.intake.offline_reason(),
+        });
+    }
+
+    /// Answers everybody who waits, since nobody else will: their batches may or may not stay.
+    fn abandon(&mut self) {
+        let error = self.intake.unknown_outcome();
+        for Waiting { reply, .. } in self.engine.abandon() {
+            reply.send(Err(error.clone()));
+        }
+        for waiter in self.tier_waiters.drain(..) {
+            let _ = waiter.done.send(Err(error.clone()));
+        }
+    }
+
+    async fn stop(mut self) {
+        self.intake.close();
+        self.links
+            .limits
+            .replace_unuploaded(self.unuploaded_bytes, 0);
+        let flushed = self.log.sync().await;
+        if flushed.is_ok() {
+            self.engine
+                .on_event(Event::Flushed(self.log.log_end_offset()));
+            self.acknowledge();
+        }
+        self.abandon();
+        if let Err(error) = self.log.close().await {
+            tracing::warn!(partition = %self.at, %error, "local log was not closed in order");
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
+}

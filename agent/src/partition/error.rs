@@ -1,0 +1,112 @@
+//! What a partition answers when it cannot do what was asked.
+
+use std::sync::Arc;
+
+use esker_index::producers::ProducerError;
+use esker_proto::{
+    batch::BatchError,
+    types::{Offset, TimestampMs},
+    v1::ErrorKind,
+};
+
+/// Why a partition refused or failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PartitionError {
+    /// The bytes are no legal batch.
+    #[error("record batch refused: {0}")]
+    Batch(Arc<BatchError>),
+    /// The batch is larger than the topic allows.
+    #[error("record batch is too large. size_bytes=`{size_bytes}`, batch_bytes_max=`{max}`")]
+    BatchTooLarge { size_bytes: u32, max: u32 },
+    /// A record's time lies too far ahead, which would keep its segment for ever.
+    #[error(
+        "record timestamp is too far in the future. timestamp_ms=`{timestamp}`, now_ms=`{now}`"
+    )]
+    FutureTimestamp {
+        timestamp: TimestampMs,
+        now: TimestampMs,
+    },
+    /// The producer's sequence does not follow, or its epoch is old.
+    #[error(transparent)]
+    Producer(ProducerError),
+    /// Local data has reached its limit.
+    #[error("{reason}; retry later")]
+    Throttled { reason: String, retry_after_ms: u32 },
+    /// The local disk failed: what was in flight may or may not be there after a restart.
+    #[error("partition is offline after a storage failure: {0}")]
+    Storage(Arc<str>),
+    /// Another agent leads this partition.
+    #[error("partition is led by another agent with a newer epoch")]
+    Fenced,
+    /// Another agent took over before the batch was acknowledged.
+    #[error("another agent took over before the batch was acknowledged")]
+    FencedInFlight,
+    /// The agent is going away.
+    #[error("agent is shutting down")]
+    ShuttingDown,
+    /// The offset is not in the log.
+    #[error(
+        "offset is out of range. offset=`{offset}`, log_start_offset=`{start}`, log_end_offset=`{end}`"
+    )]
+    OutOfRange {
+        offset: Offset,
+        start: Offset,
+        end: Offset,
+    },
+    /// Only what is in the bucket can be trimmed.
+    #[error(
+        "cannot trim above the tiered offset. offset=`{offset}`, tiered_offset=`{tiered_offset}`"
+    )]
+    TrimAboveTiered {
+        offset: Offset,
+        tiered_offset: Offset,
+    },
+    /// The bucket did not do what was asked.
+    #[error(transparent)]
+    Store(Arc<esker_tiering::Error>),
+    /// The local log could not be read.
+    #[error("local log cannot be read: {0}")]
+    Log(Arc<crate::log::Error>),
+    /// It took too long; it may still happen.
+    #[error("timed out waiting for {0}")]
+    TimedOut(&'static str),
+}
+
+impl PartitionError {
+    /// The wire's name for it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Batch(_) => ErrorKind::CorruptBatch,
+            Self::BatchTooLarge { .. } => ErrorKind::BatchTooLarge,
+            Self::FutureTimestamp { .. } | Self::TrimAboveTiered { .. } => {
+                ErrorKind::InvalidArgument
+            }
+            Self::Producer(ProducerError::Fenced { .. }) => ErrorKind::ProducerFenced,
+            Self::Producer(_) => ErrorKind::OutOfOrderSequence,
+            Self::Throttled { .. } => ErrorKind::Throttled,
+            Self::Storage(_) | Self::Log(_) => ErrorKind::Storage,
+            Self::Fenced | Self::FencedInFlight => ErrorKind::Fenced,
+            Self::ShuttingDown => ErrorKind::ShuttingDown,
+            Self::OutOfRange { .. } => ErrorKind::OffsetOutOfRange,
+            Self::Store(error) => store_kind(error),
+            Self::TimedOut(_) => ErrorKind::TimedOut,
+        }
+    }
+
+    /// Whether it is certain that nothing was written.
+    pub const fn has_no_side_effects(&self) -> bool {
+        !matches!(
+            self,
+            Self::Storage(_) | Self::TimedOut(_) | Self::Store(_) | Self::FencedInFlight
+        )
+    }
+}
+
+fn store_kind(error: &esker_tiering::Error) -> ErrorKind {
+    match error.kind() {
+        esker_tiering::ErrorKind::Corrupt => ErrorKind::CorruptData,
+        esker_tiering::ErrorKind::Fenced => ErrorKind::Fenced,
+        esker_tiering::ErrorKind::Invalid => ErrorKind::InvalidArgument,
+        _ => ErrorKind::BucketUnavailable,
+    }
+}

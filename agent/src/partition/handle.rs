@@ -1,0 +1,111 @@
+//! The only way to a partition from outside: cheap to clone.
+
+use std::sync::Arc;
+
+use esker_index::Manifest;
+use esker_proto::types::{LeaderEpoch, Offset, TopicPartition};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    archiver::Trim,
+    error::PartitionError,
+    message::{Append, Message},
+    settings::PartitionSettings,
+    view::View,
+};
+use crate::log::LogReader;
+
+/// Talks to one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct PartitionHandle {
+    pub(super) at: TopicPartition,
+    pub(super) leader_epoch: LeaderEpoch,
+    pub(super) inbox: mpsc::Sender<Message>,
+    pub(super) trims: mpsc::Sender<Trim>,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) manifest: watch::Receiver<Arc<Manifest>>,
+    /// Reads the local log.
+    pub(super) tail: LogReader,
+    pub(super) settings: Arc<watch::Sender<PartitionSettings>>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl PartitionHandle {
+    /// Returns which partition this is.
+    pub(crate) const fn topic_partition(&self) -> TopicPartition {
+        self.at
+    }
+
+    /// Returns the epoch this agent leads it in.
+    pub(crate) const fn leader_epoch(&self) -> LeaderEpoch {
+        self.leader_epoch
+    }
+
+    /// Returns the tail as of now.
+    pub(crate) fn view(&self) -> View {
+        self.view.borrow().clone()
+    }
+
+    /// Returns what is in the bucket as of now.
+    pub(crate) fn manifest(&self) -> Arc<Manifest> {
+        Arc::clone(&self.manifest.borrow())
+    }
+
+    /// Hands over a batch; the answer comes through its reply. Waits while the inbox is full.
+    pub(crate) async fn append(&self, append: Append) {
+        if let Err(mpsc::error::SendError(Message::Append(append))) =
+            self.inbox.send(Message::Append(append)).await
+        {
+            append.reply.send(Err(PartitionError::ShuttingDown));
+        }
+    }
+
+    /// Seals the active segment and waits until everything appended so far is in the bucket.
+    pub(crate) async fn seal(&self, drop_local: bool) -> Result<(), PartitionError> {
+        self.ask(|done| Message::Seal { drop_local, done }).await
+    }
+
+    /// Takes no more batches, and waits until everything is in the bucket.
+    pub(crate) async fn close(&self) -> Result<(), PartitionError> {
+        self.ask(|done| Message::Close { done }).await
+    }
+
+    /// Raises the log start offset.
+    pub(crate) async fn trim_below(&self, offset: Offset) -> Result<Offset, PartitionError> {
+        let (done, answer) = oneshot::channel();
+        if self.trims.send(Trim { offset, done }).await.is_err() {
+            return Err(PartitionError::ShuttingDown);
+        }
+        answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
+    }
+
+    /// Refuses everything from here on: another agent leads.
+    pub(crate) async fn fence(&self) {
+        // A partition that is gone refuses everything already.
+        let _ = self.inbox.send(Message::Fence).await;
+    }
+
+    /// Ends the partition's tasks, now: its topic is deleted.
+    pub(crate) fn stop(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Puts other settings in force.
+    pub(crate) async fn change_settings(&self, settings: PartitionSettings) {
+        self.settings.send_replace(settings);
+        // A partition that is gone has no use for settings.
+        let _ = self.inbox.send(Message::SettingsChanged).await;
+    }
+
+    async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Result<T, PartitionError>>) -> Message,
+    ) -> Result<T, PartitionError> {
+        let (done, answer) = oneshot::channel();
+        if self.inbox.send(message(done)).await.is_err() {
+            return Err(PartitionError::ShuttingDown);
+        }
+        answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
+    }
+}

@@ -1,0 +1,89 @@
+//! What a partition's task is sent, and how it answers producers.
+
+use esker_proto::{batch::RecordBatch, types::Offset, v1::ErrorDetail};
+use tokio::sync::{mpsc::OwnedPermit, oneshot};
+
+use super::{engine::Acks, error::PartitionError};
+use crate::{memory::MemoryPermit, service::produce_detail};
+
+/// Anything a partition's task is asked to do.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Append a batch.
+    Append(Append),
+    /// Seal the active segment; answer when everything up to here is in the bucket.
+    Seal {
+        drop_local: bool,
+        done: oneshot::Sender<Result<(), PartitionError>>,
+    },
+    /// Take no more batches; then as `Seal`.
+    Close {
+        done: oneshot::Sender<Result<(), PartitionError>>,
+    },
+    /// A newer leader epoch was seen.
+    Fence,
+    /// Look at the settings again.
+    SettingsChanged,
+}
+
+/// One batch to append.
+#[derive(Debug)]
+pub(crate) struct Append {
+    pub(crate) batch: RecordBatch,
+    pub(crate) acks: Acks,
+    pub(crate) reply: Reply,
+}
+
+/// A batch that came as far as its producer asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Appended {
+    pub(crate) base_offset: Offset,
+    pub(crate) is_duplicate: bool,
+    pub(crate) throttle_ms: u32,
+}
+
+/// One answer in a produce stream.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) request_id: u64,
+    pub(crate) outcome: Result<Appended, ErrorDetail>,
+}
+
+/// A reserved place for one answer, with the memory its batch takes until then.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    request_id: u64,
+    slot: OwnedPermit<Answer>,
+    _memory: MemoryPermit,
+}
+
+impl Reply {
+    pub(crate) const fn new(
+        request_id: u64,
+        slot: OwnedPermit<Answer>,
+        memory: MemoryPermit,
+    ) -> Self {
+        Self {
+            request_id,
+            slot,
+            _memory: memory,
+        }
+    }
+
+    /// Answers. Never waits: the place was reserved.
+    pub(crate) fn send(self, outcome: Result<Appended, PartitionError>) {
+        let outcome = outcome.map_err(|error| produce_detail(&error));
+        self.slot.send(Answer {
+            request_id: self.request_id,
+            outcome,
+        });
+    }
+
+    /// Answers with an error that arose before a partition was found.
+    pub(crate) fn refuse(self, detail: ErrorDetail) {
+        self.slot.send(Answer {
+            request_id: self.request_id,
+            outcome: Err(detail),
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! Opens a partition: what the bucket has, what the disk has, and the two tasks that own them.
+
+use std::sync::Arc;
+
+use esker_index::Manifest;
+use esker_proto::types::{LeaderEpoch, TopicId, TopicPartition};
+use esker_tiering::{
+    archive::{Archive, delete_everything},
+    env::TaskSet,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    actor::{Actor, Links},
+    archiver::{Archiver, ArchiverContext, Sealed},
+    handle::PartitionHandle,
+    settings::PartitionSettings,
+    view::View,
+};
+use crate::{
+    data_dir::DataDir,
+    limits::Limits,
+    log::{self, FlushPool, LocalLog, LogEvents, RecoverAt},
+    metrics::TrafficMetrics,
+};
+
+/// Requests to a partition that may wait. Producers wait for room beyond it.
+const INBOX_LEN: usize = 256;
+/// Trims that may wait.
+const TRIMS_LEN: usize = 8;
+
+/// What all partitions are opened with.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) data_dir: DataDir,
+    pub(crate) flush_pool: FlushPool,
+    pub(crate) archiver: Arc<ArchiverContext>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) traffic: TrafficMetrics,
+    pub(crate) tasks: TaskSet,
+}
+
+/// Where a partition comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// Created just now: neither bucket nor disk have anything of it.
+    New,
+    /// It was there before.
+    Existing {
+        /// The epoch this agent leads it in.
+        leader_epoch: LeaderEpoch,
+        /// Another agent led it since: what is on this disk may have been overtaken.
+        discard_local: bool,
+    },
+}
+
+/// Why a partition could not be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its part in the bucket cannot be read or opened.
+    #[error("partition cannot be opened in the bucket. partition=`{at}`: {source}")]
+    Bucket {
+        /// Which.
+        at: TopicPartition,
+        /// Why.
+        source: esker_tiering::Error,
+    },
+    /// Its local log cannot be recovered.
+    #[error("local log cannot be opened. partition=`{at}`: {source}")]
+    Log {
+        /// Which.
+        at: TopicPartition,
+        /// Why.
+        source: log::Error,
+    },
+    /// The agent is ending.
+    #[error("agent is shutting down")]
+    ShuttingDown,
+}
+
+/// Opens one partition and starts its tasks. It serves when this returns.
+///
+/// # Errors
+///
+/// [`OpenError`]; nothing is left running.
+pub(crate) async fn open(
+    opening: &Arc<Opening>,
+    at: TopicPartition,
+    start: Start,
+    settings: PartitionSettings,
+) -> Result<PartitionHandle, OpenError> {
+    let context = &opening.archiver;
+    let (leader_epoch, archive, discard_local) = match start {
+        Start::New => (LeaderEpoch::new(1), None, true),
+        Start::Existing {
+            leader_epoch,
+            discard_local,
+        } => {
+            let deps = context.deps.clone();
+            let archive = Archive::open(deps, at, context.cluster_id, leader_epoch)
+                .await
+                .map_err(|source| OpenError::Bucket { at, source })?;
+            (leader_epoch, Some(archive), discard_local)
+        }
+    };
+    let manifest = archive.as_ref().map_or_else(
+        || Arc::new(Manifest::create(context.cluster_id, at)),
+        Archive::manifest,
+    );
+    let opened = open_log(opening, at, Arc::clone(&manifest), discard_local).await?;
+    let (mut log, events) = opened;
+    begin_epoch(&mut log, leader_epoch)
+        .await
+        .map_err(|source| OpenError::Log { at, source })?;
+    let parts = Parts {
+        at,
+        leader_epoch,
+        archive,
+        manifest,
+        log,
+        events,
+        settings,
+    };
+    Ok(start_tasks(opening, parts))
+}
+
+async fn open_log(
+    opening: &Arc<Opening>,
+    at: TopicPartition,
+    manifest: Arc<Manifest>,
+    discard_local: bool,
+) -> Result<(LocalLog, LogEvents), OpenError> {
+    let opening = Arc::clone(opening);
+    let tasks = opening.tasks.clone();
+    let work = move || {
+        let dir = opening.data_dir.partition(at);
+        if discard_local {
+            log::remove_dir(&dir)?;
+        }
+        let recover_at = RecoverAt {
+            tiered_offset: manifest.tiered_offset(),
+            epochs: manifest.epochs().clone(),
+            producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
+        };
+        LocalLog::open(&opening.flush_pool, &dir, &recover_at)
+    };
+    let opened = tasks
+        .spawn_blocking(work)
+        .await
+        .map_err(|_| OpenError::ShuttingDown)?;
+    let (log, events, recovered) = opened.map_err(|source| OpenError::Log { at, source })?;
+    if let Some(cut) = recovered.cut {
+        tracing::warn!(
+            partition = %at, path = %cut.path.display(), bytes = cut.bytes, damage = %cut.damage,
+            "a tail that was never acknowledged as flushed was cut off"
+        );
+    }
+    let log_end_offset = recovered.log_end_offset;
+    tracing::debug!(partition = %at, %log_end_offset, was_clean = recovered.was_clean, "log opened");
+    Ok((log, events))
+}
+
+/// The epoch is durable before the first batch can carry it.
+async fn begin_epoch(log: &mut LocalLog, leader_epoch: LeaderEpoch) -> Result<(), log::Error> {
+    log.begin_epoch(leader_epoch)?;
+    log.sync().await
+}
+
+/// A partition about to be served.
+struct Parts {
+    at: TopicPartition,
+    leader_epoch: LeaderEpoch,
+    archive: Option<Archive>,
+    manifest: Arc<Manifest>,
+    log: LocalLog,
+    events: LogEvents,
+    settings: PartitionSettings,
+}
+
+fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
+    let Parts {
+        at,
+        leader_epoch,
+        archive,
+        manifest,
+        log,
+        events,
+        settings,
+    } = parts;
+    let tasks = opening.tasks.child();
+    let (inbox, messages) = mpsc::channel(INBOX_LEN);
+    let (trims_in, trims) = mpsc::channel(TRIMS_LEN);
+    let (manifest_in, manifest) = watch::channel(manifest);
+    let settings_in = Arc::new(watch::Sender::new(settings));
+    let sealed_in = watch::Sender::new(Sealed::default());
+    let (view_in, view) = watch::channel(View::of(&log));
+    let archiver = Archiver {
+        context: Arc::clone(&opening.archiver),
+        at,
+        leader_epoch,
+        archive,
+        sealed: sealed_in.subscribe(),
+        manifest: manifest_in,
+        settings: settings_in.subscribe(),
+        trims,
+        actor: inbox.clone(),
+        cancel: tasks.token().clone(),
+        scan_at: None,
+    };
+    let links = Links {
+        inbox: messages,
+        events,
+        manifest: manifest.clone(),
+        settings: settings_in.subscribe(),
+        view: view_in,
+        sealed: sealed_in,
+        flush_pool: opening.flush_pool.clone(),
+        limits: Arc::clone(&opening.limits),
+        traffic: opening.traffic.clone(),
+        clock: Arc::clone(&opening.archiver.clock),
+        cancel: tasks.token().clone(),
+    };
+    let tail = log.reader();
+    tasks.spawn("archiver", archiver.run());
+    tasks.spawn("partition", Actor::new(at, leader_epoch, log, links).run());
+    PartitionHandle {
+        at,
+        leader_epoch,
+        inbox,
+        trims: trims_in,
+        view,
+        manifest,
+        tail,
+        settings: settings_in,
+        cancel: tasks.token().clone(),
+    }
+}
+
+impl Opening {
+    /// Deletes the objects of a partition whose topic has a tombstone.
+    pub(crate) async fn delete_remote(
+        &self,
+        at: TopicPartition,
+    ) -> Result<(), esker_tiering::Error> {
+        delete_everything(&self.archiver.deps.store, at, self.tasks.token())
+            .await
+            .map(drop)
+    }
+
+    /// Deletes the local logs of a topic that has a tombstone.
+    pub(crate) async fn delete_local(&self, topic_id: TopicId) -> Result<(), log::Error> {
+        let dir = self.data_dir.topic(topic_id);
+        let removed = self
+            .tasks
+            .spawn_blocking(move || log::remove_dir(&dir))
+            .await;
+        // The agent is ending: the next one goes on.
+        removed.unwrap_or(Ok(()))
+    }
+}

@@ -1,0 +1,238 @@
+//! Reading a partition: out of the bucket, and on into the tail.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use esker_index::Manifest;
+use esker_proto::{
+    batch::BatchHeaders,
+    types::{Offset, TimestampMs},
+};
+use esker_tiering::reader::{Cursor, Read, Reader};
+use tokio::{sync::watch, time::Instant};
+
+use super::{error::PartitionError, handle::PartitionHandle, view::View};
+use crate::log::{self, LogReader};
+
+/// A tail read of at most this many bytes is done in place: it comes from the page cache, and
+/// handing it to another thread would cost more than the read.
+const INLINE_BYTES_MAX: u32 = 256 << 10;
+
+/// Where bytes came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The local log.
+    Tail,
+    /// The bucket, or its cache.
+    Bucket,
+}
+
+/// Whole batches, back to back.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) bytes: Vec<Bytes>,
+    pub(crate) next_offset: Offset,
+    pub(crate) source: Source,
+}
+
+impl Chunk {
+    /// Returns the bytes in all.
+    pub(crate) fn size_bytes(&self) -> u32 {
+        let bytes: usize = self.bytes.iter().map(Bytes::len).sum();
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+}
+
+/// Where an offset is, by one view of the tail and one manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Tail,
+    Bucket,
+    /// Not written yet, or not committed: wait.
+    Ahead,
+    OutOfRange,
+}
+
+fn place(offset: Offset, view: &View, manifest: &Manifest) -> Place {
+    // A log that was trimmed or started above the local log end is never shorter than the bucket's.
+    let end = view.log_end_offset.max(manifest.tiered_offset());
+    if offset < manifest.log_start_offset() || offset > end {
+        Place::OutOfRange
+    } else if offset >= view.high_watermark {
+        Place::Ahead
+    } else if offset >= view.local_log_start_offset {
+        Place::Tail
+    } else {
+        Place::Bucket
+    }
+}
+
+/// One reader of one partition, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Session {
+    partition: PartitionHandle,
+    reader: Reader,
+    tail: LogReader,
+    view: watch::Receiver<View>,
+    offset: Offset,
+    cursor: Option<Cursor>,
+}
+
+impl Session {
+    /// Starts at `offset`; whether the log has it shows in the first read.
+    pub(crate) fn new(partition: PartitionHandle, reader: Reader, offset: Offset) -> Self {
+        let (view, tail) = (partition.view.clone(), partition.tail.clone());
+        Self {
+            partition,
+            reader,
+            tail,
+            view,
+            offset,
+            cursor: None,
+        }
+    }
+
+    /// Returns the next offset to be read.
+    pub(crate) const fn offset(&self) -> Offset {
+        self.offset
+    }
+
+    /// Reads on: about `max_bytes`, at least one whole batch. `None` if nothing came within `wait`.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` if the log has no such offset; otherwise the read failed and may be tried again
+    /// from [`Session::offset`]. Nothing is skipped.
+    pub(crate) async fn next(
+        &mut self,
+        max_bytes: u32,
+        wait: Duration,
+    ) -> Result<Option<Chunk>, PartitionError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            // The view first, the manifest second: see the module's contract.
+            let view = self.view.borrow_and_update().clone();
+            let manifest = self.partition.manifest();
+            let chunk = match place(self.offset, &view, &manifest) {
+                Place::OutOfRange => return Err(self.out_of_range(&view, &manifest)),
+                Place::Tail => self.read_tail(&view, max_bytes).await?,
+                Place::Bucket => self.read_bucket(max_bytes).await?,
+                Place::Ahead => {
+                    match tokio::time::timeout_at(deadline, self.view.changed()).await {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(_)) => return Err(PartitionError::ShuttingDown),
+                        Err(_) => return Ok(None),
+                    }
+                }
+            };
+            if let Some(chunk) = chunk {
+                self.offset = chunk.next_offset;
+                return Ok(Some(chunk));
+            }
+        }
+    }
+
+    fn out_of_range(&self, view: &View, manifest: &Manifest) -> PartitionError {
+        PartitionError::OutOfRange {
+            offset: self.offset,
+            start: manifest.log_start_offset(),
+            end: view.log_end_offset,
+        }
+    }
+
+    /// Reads the local log; `None` if what was there is in the bucket only since the view was taken.
+    async fn read_tail(
+        &mut self,
+        view: &View,
+        max_bytes: u32,
+    ) -> Result<Option<Chunk>, PartitionError> {
+        // Where the tail is read, the bucket's prefetched chunks are of no more use.
+        self.cursor = None;
+        let (offset, below) = (self.offset, view.high_watermark);
+        let length = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let batches = if max_bytes <= INLINE_BYTES_MAX {
+            self.tail.read(offset, length, below)
+        } else {
+            let mut tail = self.tail.clone();
+            let read = move || (tail.read(offset, length, below), tail);
+            let (batches, tail) = tokio::task::spawn_blocking(read)
+                .await
+                .map_err(|_| PartitionError::ShuttingDown)?;
+            self.tail = tail;
+            batches
+        };
+        match batches {
+            Ok(batches) => Ok(Some(Chunk {
+                next_offset: end_of(&batches).unwrap_or(offset),
+                bytes: vec![batches],
+                source: Source::Tail,
+            })),
+            Err(error) if error.kind() == log::ErrorKind::OutOfRange => {
+                tokio::task::yield_now().await;
+                Ok(None)
+            }
+            Err(error) => Err(PartitionError::Log(Arc::new(error))),
+        }
+    }
+
+    async fn read_bucket(&mut self, max_bytes: u32) -> Result<Option<Chunk>, PartitionError> {
+        let (reader, partition, offset) = (&self.reader, &self.partition, self.offset);
+        let cursor = self
+            .cursor
+            .get_or_insert_with(|| reader.read(partition.manifest.clone(), partition.at, offset));
+        match cursor
+            .next(usize::try_from(max_bytes).unwrap_or(usize::MAX))
+            .await
+        {
+            Ok(Read::Batches { bytes, next_offset }) => Ok(Some(Chunk {
+                bytes,
+                next_offset,
+                source: Source::Bucket,
+            })),
+            // The bucket ends here; the tail, which begins at or below this, goes on.
+            Ok(Read::AtEnd) => {
+                self.cursor = None;
+                Ok(None)
+            }
+            Err(error) => {
+                self.cursor = None;
+                Err(PartitionError::Store(Arc::new(error)))
+            }
+        }
+    }
+}
+
+/// Returns the offset after the last of some whole batches.
+fn end_of(batches: &Bytes) -> Option<Offset> {
+    let headers = BatchHeaders::new(batches);
+    headers
+        .filter_map(Result::ok)
+        .last()
+        .map(|header| header.next_offset())
+}
+
+impl PartitionHandle {
+    /// Finds the first visible record whose timestamp is at or after `timestamp`, over both tiers
+    /// as of one moment.
+    pub(crate) async fn offset_for_timestamp(
+        &self,
+        reader: &Reader,
+        timestamp: TimestampMs,
+    ) -> Result<Option<(Offset, TimestampMs)>, PartitionError> {
+        let view = self.view();
+        let manifest = self.manifest();
+        let in_bucket = reader
+            .offset_for_timestamp(&manifest, timestamp)
+            .await
+            .map_err(|error| PartitionError::Store(Arc::new(error)))?;
+        if in_bucket.is_some() {
+            return Ok(in_bucket);
+        }
+        let tail = self.tail.clone();
+        let find = move || tail.offset_for_timestamp(timestamp, view.high_watermark);
+        let found = tokio::task::spawn_blocking(find).await;
+        found
+            .map_err(|_| PartitionError::ShuttingDown)?
+            .map_err(|error| PartitionError::Log(Arc::new(error)))
+    }
+}

@@ -1,0 +1,50 @@
+//! A partition's settings: what its topic was told, over the agent's defaults.
+
+use std::time::Duration;
+
+use esker_index::retention::RetentionPolicy;
+
+use crate::{config::Settings, control::TopicConfig};
+
+/// The settings in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionSettings {
+    /// What is removed from the bucket.
+    pub retention: RetentionPolicy,
+    /// Tiered bytes also kept on local disk.
+    pub local_retention_bytes: u64,
+    /// Size at which a segment is sealed.
+    pub segment_bytes: u64,
+    /// Age at which a segment is sealed.
+    pub segment_age: Duration,
+    /// Largest batch accepted.
+    pub batch_bytes_max: u32,
+}
+
+impl PartitionSettings {
+    /// Lays a topic's settings over the agent's.
+    pub fn resolve(defaults: &Settings, config: &TopicConfig) -> Self {
+        let limit = |own: Option<i64>, default: Option<u64>| match own {
+            Some(own) => u64::try_from(own).ok(),
+            None => default,
+        };
+        let default_age = defaults.retention.map(crate::config::Millis::get);
+        let default_size = defaults.retention_bytes.map(crate::config::ByteCount::get);
+        let own_age = config.segment_ms.map(Duration::from_millis);
+        let default_batch = u32::try_from(defaults.batch_bytes_max.get()).unwrap_or(u32::MAX);
+        Self {
+            retention: RetentionPolicy {
+                age_ms: limit(config.retention_ms, default_age),
+                size_bytes: limit(config.retention_bytes, default_size),
+            },
+            local_retention_bytes: config
+                .local_retention_bytes
+                .unwrap_or_else(|| defaults.local_retention_bytes.get()),
+            segment_bytes: config
+                .segment_bytes
+                .unwrap_or_else(|| defaults.segment_bytes.get()),
+            segment_age: own_age.unwrap_or_else(|| defaults.segment_age.duration()),
+            batch_bytes_max: config.batch_bytes_max.unwrap_or(default_batch),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The partitions this agent serves, by topic.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use esker_proto::types::{PartitionId, TopicId, TopicName};
+use parking_lot::RwLock;
+
+use crate::partition::PartitionHandle;
+
+/// One topic and the handles of its partitions.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    pub(crate) topic_id: TopicId,
+    pub(crate) name: TopicName,
+    partitions: RwLock<Vec<PartitionHandle>>,
+}
+
+impl Topic {
+    pub(crate) const fn new(
+        topic_id: TopicId,
+        name: TopicName,
+        partitions: Vec<PartitionHandle>,
+    ) -> Self {
+        Self {
+            topic_id,
+            name,
+            partitions: RwLock::new(partitions),
+        }
+    }
+
+    /// Returns how many partitions there are.
+    pub(crate) fn partition_count(&self) -> u32 {
+        u32::try_from(self.partitions.read().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns one partition.
+    pub(crate) fn partition(&self, partition: PartitionId) -> Option<PartitionHandle> {
+        let index = usize::try_from(partition.get()).ok()?;
+        self.partitions.read().get(index).cloned()
+    }
+
+    /// Returns all partitions, by number.
+    pub(crate) fn partitions(&self) -> Vec<PartitionHandle> {
+        self.partitions.read().clone()
+    }
+
+    /// Adds partitions after the last.
+    pub(crate) fn extend(&self, partitions: Vec<PartitionHandle>) {
+        self.partitions.write().extend(partitions);
+    }
+}
+
+/// All topics of the agent.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    topics: RwLock<BTreeMap<TopicName, Arc<Topic>>>,
+}
+
+impl Registry {
+    /// Returns a topic.
+    pub(crate) fn topic(&self, name: &TopicName) -> Option<Arc<Topic>> {
+        self.topics.read().get(name).cloned()
+    }
+
+    /// Returns all topics, by name.
+    pub(crate) fn topics(&self) -> Vec<Arc<Topic>> {
+        self.topics.read().values().cloned().collect()
+    }
+
+    /// Makes a topic known.
+    pub(crate) fn insert(&self, topic: Arc<Topic>) {
+        self.topics.write().insert(topic.name.clone(), topic);
+    }
+
+    /// Forgets a topic, and returns it.
+    pub(crate) fn remove(&self, name: &TopicName) -> Option<Arc<Topic>> {
+        self.topics.write().remove(name)
+    }
+}

@@ -1,0 +1,239 @@
+//! The `Admin` service: topics, partitions, the cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use esker_proto::{
+    types::{Offset, PartitionId},
+    v1::{
+        self, AgentDescription, AlterTopicRequest, AlterTopicResponse, CreateTopicRequest,
+        CreateTopicResponse, DeleteTopicRequest, DeleteTopicResponse, DescribeClusterRequest,
+        DescribeClusterResponse, DescribeTopicRequest, DescribeTopicResponse, ErrorKind,
+        ListTopicsRequest, ListTopicsResponse, PartitionDescription, SealTopicRequest,
+        SealTopicResponse, TopicSummary, TrimPartitionRequest, TrimPartitionResponse,
+        admin_server::Admin,
+    },
+};
+use futures::future::try_join_all;
+use tonic::{Request, Response, Status};
+
+use super::{
+    parse_name,
+    status::{control_status, partition_status, refusal, status},
+};
+use crate::{
+    control::TopicConfig,
+    partition::{PartitionError, PartitionHandle, PartitionSettings},
+    registry::Topic,
+    shared::Shared,
+};
+
+const SEAL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+
+/// Serves operators.
+#[derive(Debug)]
+pub(super) struct AdminService {
+    shared: Arc<Shared>,
+}
+
+impl AdminService {
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    #[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
+    fn topic(&self, name: &str) -> Result<Arc<Topic>, Status> {
+        self.shared.topic(name).map_err(|detail| status(&detail))
+    }
+
+    fn summary(&self, topic: &Topic) -> TopicSummary {
+        let config = self
+            .shared
+            .controller
+            .state()
+            .topics
+            .get(&topic.topic_id)
+            .map_or_else(TopicConfig::default, |state| state.config.clone());
+        let settings = PartitionSettings::resolve(&self.shared.settings, &config);
+        TopicSummary {
+            name: topic.name.to_string(),
+            topic_id: topic.topic_id.to_string(),
+            partitions: topic.partition_count(),
+            settings: Some(wire_settings(&settings)),
+        }
+    }
+
+    fn describe(&self, partition: &PartitionHandle) -> PartitionDescription {
+        let view = partition.view();
+        let manifest = partition.manifest();
+        PartitionDescription {
+            partition: partition.topic_partition().partition.get(),
+            leader: self.shared.settings.advertised_address(),
+            leader_epoch: partition.leader_epoch().get(),
+            log_start_offset: manifest.log_start_offset().get(),
+            local_log_start_offset: view.local_log_start_offset.get(),
+            tiered_offset: manifest.tiered_offset().get(),
+            high_watermark: view.high_watermark.get(),
+            log_end_offset: view.log_end_offset.get(),
+            local_bytes: view.local_bytes,
+            bucket_bytes: manifest.bucket_bytes(),
+            bucket_segments: manifest.segment_count(),
+            unuploaded_bytes: view.unuploaded_bytes,
+            offline_reason: view
+                .offline
+                .map_or_else(String::new, |reason| reason.to_string()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn create_topic(
+        &self,
+        request: Request<CreateTopicRequest>,
+    ) -> Result<Response<CreateTopicResponse>, Status> {
+        let request = request.into_inner();
+        let name = parse_name(&request.name).map_err(|detail| status(&detail))?;
+        let config = config_of(&request.settings.unwrap_or_default());
+        let created = self
+            .shared
+            .topics
+            .create(name, request.partitions, config)
+            .await;
+        let topic = created.map_err(|error| control_status(&error))?;
+        Ok(Response::new(CreateTopicResponse {
+            topic: Some(self.summary(&topic)),
+        }))
+    }
+
+    async fn delete_topic(
+        &self,
+        request: Request<DeleteTopicRequest>,
+    ) -> Result<Response<DeleteTopicResponse>, Status> {
+        let topic = self.topic(&request.into_inner().name)?;
+        let deleted = self.shared.topics.delete(&topic).await;
+        deleted.map_err(|error| control_status(&error))?;
+        Ok(Response::new(DeleteTopicResponse {}))
+    }
+
+    async fn alter_topic(
+        &self,
+        request: Request<AlterTopicRequest>,
+    ) -> Result<Response<AlterTopicResponse>, Status> {
+        let request = request.into_inner();
+        let topic = self.topic(&request.name)?;
+        let change = config_of(&request.settings.unwrap_or_default());
+        let altered = self
+            .shared
+            .topics
+            .alter(&topic, request.partitions, change, &request.reset)
+            .await;
+        altered.map_err(|error| control_status(&error))?;
+        Ok(Response::new(AlterTopicResponse {
+            topic: Some(self.summary(&topic)),
+        }))
+    }
+
+    async fn list_topics(
+        &self,
+        _request: Request<ListTopicsRequest>,
+    ) -> Result<Response<ListTopicsResponse>, Status> {
+        let topics = self.shared.registry.topics();
+        let topics = topics.iter().map(|topic| self.summary(topic)).collect();
+        Ok(Response::new(ListTopicsResponse { topics }))
+    }
+
+    async fn describe_topic(
+        &self,
+        request: Request<DescribeTopicRequest>,
+    ) -> Result<Response<DescribeTopicResponse>, Status> {
+        let topic = self.topic(&request.into_inner().name)?;
+        let partitions = topic.partitions();
+        Ok(Response::new(DescribeTopicResponse {
+            topic: Some(self.summary(&topic)),
+            partitions: partitions
+                .iter()
+                .map(|partition| self.describe(partition))
+                .collect(),
+        }))
+    }
+
+    async fn trim_partition(
+        &self,
+        request: Request<TrimPartitionRequest>,
+    ) -> Result<Response<TrimPartitionResponse>, Status> {
+        let request = request.into_inner();
+        let topic = self.topic(&request.topic)?;
+        let Some(partition) = topic.partition(PartitionId::new(request.partition)) else {
+            let text = format!("no such partition. partition=`{}`", request.partition);
+            return Err(status(&refusal(ErrorKind::UnknownPartition, text)));
+        };
+        let trimmed = partition.trim_below(Offset::new(request.offset)).await;
+        let log_start_offset = trimmed.map_err(|error| partition_status(&error))?.get();
+        Ok(Response::new(TrimPartitionResponse { log_start_offset }))
+    }
+
+    async fn seal_topic(
+        &self,
+        request: Request<SealTopicRequest>,
+    ) -> Result<Response<SealTopicResponse>, Status> {
+        let request = request.into_inner();
+        let partitions = self.topic(&request.name)?.partitions();
+        let sealed = partitions
+            .iter()
+            .map(|partition| partition.seal(request.drop_local));
+        let wait = match request.timeout_ms {
+            0 => SEAL_TIMEOUT_DEFAULT,
+            millis => Duration::from_millis(millis.into()),
+        };
+        tokio::time::timeout(wait, try_join_all(sealed))
+            .await
+            .unwrap_or(Err(PartitionError::TimedOut(
+                "the upload of the sealed segments",
+            )))
+            .map_err(|error| partition_status(&error))?;
+        Ok(Response::new(SealTopicResponse {}))
+    }
+
+    async fn describe_cluster(
+        &self,
+        _request: Request<DescribeClusterRequest>,
+    ) -> Result<Response<DescribeClusterResponse>, Status> {
+        let state = self.shared.controller.state();
+        let agents = state.agents.iter().filter(|(_, agent)| !agent.is_drained);
+        let agents = agents.map(|(agent_id, agent)| AgentDescription {
+            agent_id: agent_id.to_string(),
+            address: agent.address.clone(),
+            version: agent.version.clone(),
+            zone: agent.zone.clone(),
+            is_controller: state.controller == Some(*agent_id),
+        });
+        Ok(Response::new(DescribeClusterResponse {
+            cluster_id: self.shared.controller.cluster_id().to_string(),
+            agents: agents.collect(),
+            store: self.shared.store.name().to_owned(),
+        }))
+    }
+}
+
+fn config_of(settings: &v1::TopicSettings) -> TopicConfig {
+    TopicConfig {
+        retention_ms: settings.retention_ms,
+        retention_bytes: settings.retention_bytes,
+        local_retention_bytes: settings.local_retention_bytes,
+        segment_bytes: settings.segment_bytes,
+        segment_ms: settings.segment_ms,
+        batch_bytes_max: settings.batch_bytes_max,
+    }
+}
+
+fn wire_settings(settings: &PartitionSettings) -> v1::TopicSettings {
+    let limit = |limit: Option<u64>| limit.map_or(-1, |l| i64::try_from(l).unwrap_or(i64::MAX));
+    v1::TopicSettings {
+        retention_ms: Some(limit(settings.retention.age_ms)),
+        retention_bytes: Some(limit(settings.retention.size_bytes)),
+        local_retention_bytes: Some(settings.local_retention_bytes),
+        segment_bytes: Some(settings.segment_bytes),
+        segment_ms: u64::try_from(settings.segment_age.as_millis()).ok(),
+        batch_bytes_max: Some(settings.batch_bytes_max),
+    }
+}

@@ -1,0 +1,129 @@
+//! Append: plain records, for callers that cannot encode batches.
+
+use std::{collections::BTreeMap, num::NonZeroU32};
+
+use esker_proto::{
+    batch::{BatchBuilder, BatchError, Compression, RecordBatch},
+    convert::push_wire_record,
+    partitioner::partition_for_key,
+    types::Offset,
+    v1::{Acks as WireAcks, AppendRequest, AppendResponse, Appended, ErrorKind, Record},
+};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use super::status::{refusal, status};
+use crate::{
+    partition::{Acks, Append, Reply},
+    shared::Shared,
+};
+
+/// Serves one request: one batch for each partition its records go to.
+///
+/// A request whose records go to several partitions may be written in part; the error then says
+/// that its outcome is unknown.
+pub(super) async fn serve(
+    shared: &Shared,
+    request: AppendRequest,
+) -> Result<AppendResponse, Status> {
+    let invalid = |text: &str| status(&refusal(ErrorKind::InvalidArgument, text));
+    if request.records.is_empty() {
+        return Err(invalid("no records to append"));
+    }
+    let topic = shared
+        .topic(&request.topic)
+        .map_err(|detail| status(&detail))?;
+    let acks = match request.acks() {
+        WireAcks::Leader => Acks::Leader,
+        WireAcks::All | WireAcks::Unspecified => Acks::All,
+    };
+    let count = request.records.len();
+    // A topic never has fewer partitions than one.
+    let partition_count = NonZeroU32::new(topic.partition_count()).unwrap_or(NonZeroU32::MIN);
+    let parts = spread(shared, request.partition, partition_count, request.records);
+    let mut places = vec![Appended::default(); count];
+    for (partition, part) in parts {
+        let base_offset = append(shared, &request.topic, partition, acks, &part.records).await?;
+        for (delta, index) in (0u32..).zip(part.indexes) {
+            places[index] = Appended {
+                partition,
+                offset: base_offset.advance(delta).get(),
+            };
+        }
+    }
+    Ok(AppendResponse { appended: places })
+}
+
+/// The records that go to one partition, and where they stood in the request.
+#[derive(Debug, Default)]
+struct Part {
+    records: Vec<Record>,
+    indexes: Vec<usize>,
+}
+
+fn spread(
+    shared: &Shared,
+    fixed: Option<u32>,
+    partition_count: NonZeroU32,
+    records: Vec<Record>,
+) -> BTreeMap<u32, Part> {
+    let without_key = shared.next_partition(partition_count.get());
+    let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+    for (index, record) in records.into_iter().enumerate() {
+        let partition = fixed.unwrap_or_else(|| match &record.key {
+            Some(key) => partition_for_key(key, partition_count).get(),
+            None => without_key,
+        });
+        let part = parts.entry(partition).or_default();
+        part.records.push(record);
+        part.indexes.push(index);
+    }
+    parts
+}
+
+async fn append(
+    shared: &Shared,
+    topic: &str,
+    partition: u32,
+    acks: Acks,
+    records: &[Record],
+) -> Result<Offset, Status> {
+    let handle = shared
+        .partition(topic, partition)
+        .map_err(|detail| status(&detail))?;
+    let batch = batch_of(shared, records)
+        .map_err(|error| status(&refusal(ErrorKind::InvalidArgument, error.to_string())))?;
+    let memory = shared
+        .produce_memory
+        .acquire(batch.header().size_bytes)
+        .await;
+    let (answers, mut answered) = mpsc::channel(1);
+    let slot = answers
+        .reserve_owned()
+        .await
+        .map_err(|_| status(&super::produce::abandoned()))?;
+    handle
+        .append(Append {
+            batch,
+            acks,
+            reply: Reply::new(0, slot, memory),
+        })
+        .await;
+    let answer = answered
+        .recv()
+        .await
+        .ok_or_else(|| status(&super::produce::abandoned()))?;
+    answer
+        .outcome
+        .map(|appended| appended.base_offset)
+        .map_err(|detail| status(&detail))
+}
+
+fn batch_of(shared: &Shared, records: &[Record]) -> Result<RecordBatch, BatchError> {
+    let now = shared.clock.now();
+    let mut builder = BatchBuilder::new(Compression::None);
+    for record in records {
+        push_wire_record(&mut builder, record, now)?;
+    }
+    RecordBatch::validate(builder.finish(None))
+}

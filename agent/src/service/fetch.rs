@@ -1,0 +1,224 @@
+//! Fetch: a server stream that reads a partition from an offset and follows its tail.
+//!
+//! One task reads ahead of the client by [`RESPONSES_AHEAD`] responses; the rest of the way HTTP/2
+//! flow control holds it back.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use esker_proto::{
+    batch::{BatchError, Batches},
+    convert::wire_records,
+    types::Offset,
+    v1::{ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource, Record},
+};
+use futures::Stream;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::status::{partition_status, refusal, status};
+use crate::{
+    metrics::TrafficMetrics,
+    partition::{Chunk, PartitionError, PartitionHandle, Session, Source},
+    shared::Shared,
+};
+
+/// Responses read ahead of what the transport has taken.
+const RESPONSES_AHEAD: usize = 2;
+const RESPONSE_BYTES_DEFAULT: u32 = 1 << 20;
+const RESPONSE_BYTES_MAX: u32 = 8 << 20;
+const WAIT_MS_DEFAULT: u32 = 500;
+const WAIT_MS_MAX: u32 = 30_000;
+
+/// What a stream was asked for, within the agent's limits.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    end_offset: Option<Offset>,
+    max_bytes: u32,
+    min_bytes: u32,
+    wait: Duration,
+    format: FetchFormat,
+}
+
+/// Serves one stream.
+///
+/// # Errors
+///
+/// A status, if the request names nothing that could be read.
+#[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
+pub(super) fn serve(
+    shared: &Arc<Shared>,
+    request: FetchRequest,
+) -> Result<impl Stream<Item = Result<FetchResponse, Status>> + Send + use<>, Status> {
+    let partition = shared
+        .partition(&request.topic, request.partition)
+        .map_err(|detail| status(&detail))?;
+    let wanted = wanted(&request)?;
+    let (responses, stream) = mpsc::channel(RESPONSES_AHEAD);
+    let offset = Offset::new(request.offset);
+    let session = Session::new(partition.clone(), shared.reader.clone(), offset);
+    let traffic = shared.topics.opening.traffic.clone();
+    let fetch = Fetch {
+        traffic,
+        partition,
+        session,
+        wanted,
+        responses,
+    };
+    let stopped = shared.tasks.token().clone();
+    shared.tasks.spawn("fetch stream", async move {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => {}
+            () = fetch.run() => {}
+        }
+    });
+    Ok(ReceiverStream::new(stream))
+}
+
+#[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
+fn wanted(request: &FetchRequest) -> Result<Wanted, Status> {
+    let or =
+        |value: u32, default: u32, most: u32| if value == 0 { default } else { value.min(most) };
+    let max_bytes = or(
+        request.max_bytes,
+        RESPONSE_BYTES_DEFAULT,
+        RESPONSE_BYTES_MAX,
+    );
+    let format = match request.format() {
+        FetchFormat::Unspecified => FetchFormat::Batches,
+        format => format,
+    };
+    if request.end_offset.is_some_and(|end| end < request.offset) {
+        let text = "end_offset is below offset";
+        return Err(status(&refusal(ErrorKind::InvalidArgument, text)));
+    }
+    Ok(Wanted {
+        end_offset: request.end_offset.map(Offset::new),
+        max_bytes,
+        min_bytes: request.min_bytes.min(max_bytes),
+        wait: Duration::from_millis(or(request.max_wait_ms, WAIT_MS_DEFAULT, WAIT_MS_MAX).into()),
+        format,
+    })
+}
+
+struct Fetch {
+    traffic: TrafficMetrics,
+    partition: PartitionHandle,
+    session: Session,
+    wanted: Wanted,
+    responses: mpsc::Sender<Result<FetchResponse, Status>>,
+}
+
+impl Fetch {
+    async fn run(mut self) {
+        while !self.is_done() {
+            // A place first, the read after: what is read is never held back by a slow client.
+            let Ok(place) = self.responses.clone().reserve_owned().await else {
+                return;
+            };
+            match self.next().await {
+                Ok(response) => drop(place.send(Ok(response))),
+                Err(status) => {
+                    place.send(Err(status));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.wanted
+            .end_offset
+            .is_some_and(|end| self.session.offset() >= end)
+    }
+
+    #[expect(clippy::result_large_err, reason = "the stream's item is a status")]
+    async fn next(&mut self) -> Result<FetchResponse, Status> {
+        let from = self.session.offset();
+        let chunk = self
+            .gather()
+            .await
+            .map_err(|error| partition_status(&error))?;
+        let mut response = FetchResponse {
+            next_offset: self.session.offset().get(),
+            high_watermark: self.partition.view().high_watermark.get(),
+            log_start_offset: self.partition.manifest().log_start_offset().get(),
+            ..FetchResponse::default()
+        };
+        if let Some(chunk) = chunk {
+            self.traffic.note_fetch(chunk.source, chunk.size_bytes());
+            self.fill(&mut response, chunk, from)?;
+        }
+        Ok(response)
+    }
+
+    /// Reads on; at the tail until there are `min_bytes`, but no longer than was asked for.
+    async fn gather(&mut self) -> Result<Option<Chunk>, PartitionError> {
+        let Wanted {
+            max_bytes,
+            min_bytes,
+            wait,
+            ..
+        } = self.wanted;
+        let deadline = Instant::now() + wait;
+        let Some(mut chunk) = self.session.next(max_bytes, wait).await? else {
+            return Ok(None);
+        };
+        while chunk.source == Source::Tail && chunk.size_bytes() < min_bytes {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(more) = self
+                .session
+                .next(max_bytes - chunk.size_bytes(), left)
+                .await?
+            else {
+                break;
+            };
+            chunk.bytes.extend(more.bytes);
+            chunk.next_offset = more.next_offset;
+        }
+        Ok(Some(chunk))
+    }
+
+    #[expect(clippy::result_large_err, reason = "the stream's item is a status")]
+    fn fill(&self, response: &mut FetchResponse, chunk: Chunk, from: Offset) -> Result<(), Status> {
+        response.set_source(match chunk.source {
+            Source::Tail => FetchSource::Tail,
+            Source::Bucket => FetchSource::Bucket,
+        });
+        let batches = join(chunk.bytes);
+        if self.wanted.format == FetchFormat::Batches {
+            response.batches = batches;
+            return Ok(());
+        }
+        response.records = decode(batches, from)
+            .map_err(|error| status(&refusal(ErrorKind::CorruptData, error.to_string())))?;
+        Ok(())
+    }
+}
+
+/// Decodes the records from `from` on.
+fn decode(batches: Bytes, from: Offset) -> Result<Vec<Record>, BatchError> {
+    let mut decoded = Vec::new();
+    for batch in Batches::new(batches) {
+        let records = batch?.records()?;
+        for record in wire_records(&records, from) {
+            decoded.push(record?);
+        }
+    }
+    Ok(decoded)
+}
+
+fn join(slices: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(slices) {
+        Ok([only]) => only,
+        Err(slices) => {
+            let mut joined = BytesMut::with_capacity(slices.iter().map(Bytes::len).sum());
+            slices
+                .iter()
+                .for_each(|slice| joined.extend_from_slice(slice));
+            joined.freeze()
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `ListOffsets`: earliest, latest, or the first at or after a time.
+
+use esker_proto::{
+    types::{Offset, PartitionId, TimestampMs},
+    v1::{
+        ErrorKind, ListOffsetsRequest, ListOffsetsResponse, PartitionOffset,
+        list_offsets_request::Position,
+    },
+};
+use tonic::Status;
+
+use super::status::{partition_detail, refusal, status};
+use crate::{
+    partition::{PartitionError, PartitionHandle},
+    shared::Shared,
+};
+
+pub(super) async fn serve(
+    shared: &Shared,
+    request: ListOffsetsRequest,
+) -> Result<ListOffsetsResponse, Status> {
+    let topic = shared
+        .topic(&request.topic)
+        .map_err(|detail| status(&detail))?;
+    let Some(position) = request.position else {
+        let text = "say which offset: earliest, latest or timestamp_ms";
+        return Err(status(&refusal(ErrorKind::InvalidArgument, text)));
+    };
+    let partitions = match request.partitions.is_empty() {
+        true => (0..topic.partition_count()).collect(),
+        false => request.partitions,
+    };
+    let mut offsets = Vec::with_capacity(partitions.len());
+    for number in partitions {
+        let found = match topic.partition(PartitionId::new(number)) {
+            Some(partition) => find(shared, &partition, position).await,
+            None => {
+                let text = format!("no such partition. partition=`{number}`");
+                offsets.push(failed(number, refusal(ErrorKind::UnknownPartition, text)));
+                continue;
+            }
+        };
+        offsets.push(match found {
+            Ok(found) => located(number, found),
+            Err(error) => failed(number, partition_detail(&error)),
+        });
+    }
+    Ok(ListOffsetsResponse { offsets })
+}
+
+type Found = Option<(Offset, Option<TimestampMs>)>;
+
+async fn find(
+    shared: &Shared,
+    partition: &PartitionHandle,
+    position: Position,
+) -> Result<Found, PartitionError> {
+    match position {
+        Position::Earliest(_) => Ok(Some((partition.manifest().log_start_offset(), None))),
+        Position::Latest(_) => Ok(Some((partition.view().high_watermark, None))),
+        Position::TimestampMs(timestamp) => {
+            let timestamp = TimestampMs::new(timestamp);
+            let found = partition
+                .offset_for_timestamp(&shared.reader, timestamp)
+                .await?;
+            Ok(found.map(|(offset, timestamp)| (offset, Some(timestamp))))
+        }
+    }
+}
+
+fn located(partition: u32, found: Found) -> PartitionOffset {
+    PartitionOffset {
+        partition,
+        offset: found.map(|(offset, _)| offset.get()),
+        timestamp_ms: found
+            .and_then(|(_, timestamp)| timestamp)
+            .map(TimestampMs::get),
+        error: None,
+    }
+}
+
+const fn failed(partition: u32, error: esker_proto::v1::ErrorDetail) -> PartitionOffset {
+    PartitionOffset {
+        partition,
+        offset: None,
+        timestamp_ms: None,
+        error: Some(error),
+    }
+}

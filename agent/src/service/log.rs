@@ -1,0 +1,81 @@
+//! The `Log` service: one method each, in files of their own.
+
+use std::{pin::Pin, sync::Arc};
+
+use esker_proto::v1::{
+    AppendRequest, AppendResponse, FetchRequest, FetchResponse, InitProducerRequest,
+    InitProducerResponse, ListOffsetsRequest, ListOffsetsResponse, ProduceRequest, ProduceResponse,
+    log_server::Log,
+};
+use futures::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{append, fetch, list_offsets, produce, status};
+use crate::shared::Shared;
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Serves producers and consumers.
+#[derive(Debug)]
+pub(super) struct LogService {
+    shared: Arc<Shared>,
+}
+
+impl LogService {
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl Log for LogService {
+    type ProduceStream = Responses<ProduceResponse>;
+    type FetchStream = Responses<FetchResponse>;
+
+    async fn produce(
+        &self,
+        request: Request<Streaming<ProduceRequest>>,
+    ) -> Result<Response<Self::ProduceStream>, Status> {
+        let answers = produce::serve(&self.shared, request.into_inner());
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn fetch(
+        &self,
+        request: Request<FetchRequest>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let batches = fetch::serve(&self.shared, request.into_inner())?;
+        Ok(Response::new(Box::pin(batches)))
+    }
+
+    async fn list_offsets(
+        &self,
+        request: Request<ListOffsetsRequest>,
+    ) -> Result<Response<ListOffsetsResponse>, Status> {
+        list_offsets::serve(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn init_producer(
+        &self,
+        _request: Request<InitProducerRequest>,
+    ) -> Result<Response<InitProducerResponse>, Status> {
+        let ids = self.shared.controller.next_producer_id().await;
+        let producer_id = ids.map_err(|error| status::control_status(&error))?;
+        let response = InitProducerResponse {
+            producer_id: producer_id.get(),
+            producer_epoch: 0,
+        };
+        Ok(Response::new(response))
+    }
+
+    async fn append(
+        &self,
+        request: Request<AppendRequest>,
+    ) -> Result<Response<AppendResponse>, Status> {
+        append::serve(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+}

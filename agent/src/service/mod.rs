@@ -1,0 +1,81 @@
+//! The gRPC services: thin. They decode, ask a partition or the controller, and encode.
+
+mod admin;
+mod append;
+mod fetch;
+mod list_offsets;
+mod log;
+mod produce;
+mod status;
+
+use std::sync::Arc;
+
+use esker_proto::{
+    DESCRIPTOR_SET,
+    types::{PartitionId, TopicName},
+    v1::{ErrorDetail, ErrorKind, admin_server::AdminServer, log_server::LogServer},
+};
+use tonic::service::Routes;
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
+pub(crate) use produce::detail as produce_detail;
+use status::refusal;
+
+/// Largest gRPC message taken: a batch of the largest size that can be configured, and its envelope.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Builds every service of the agent.
+///
+/// # Errors
+///
+/// If the descriptors that were compiled in cannot be read.
+pub(crate) fn routes<H: Health>(
+    shared: &Arc<Shared>,
+    health: HealthServer<H>,
+) -> Result<Routes, tonic_reflection::server::Error> {
+    let log = LogServer::new(log::LogService::new(Arc::clone(shared)))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let admin = AdminServer::new(admin::AdminService::new(Arc::clone(shared)));
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    Ok(Routes::new(log)
+        .add_service(admin)
+        .add_service(reflection)
+        .add_service(health))
+}
+
+impl Shared {
+    /// Finds a topic by the name in a request.
+    fn topic(&self, name: &str) -> Result<Arc<Topic>, ErrorDetail> {
+        let parsed = parse_name(name)?;
+        self.registry.topic(&parsed).ok_or_else(|| {
+            refusal(
+                ErrorKind::UnknownTopic,
+                format!("no such topic. topic=`{name}`"),
+            )
+        })
+    }
+
+    /// Finds a partition by the coordinates in a request.
+    fn partition(&self, topic: &str, partition: u32) -> Result<PartitionHandle, ErrorDetail> {
+        let found = self.topic(topic)?;
+        let count = found.partition_count();
+        found.partition(PartitionId::new(partition)).ok_or_else(|| {
+            let text = format!(
+                "no such partition. topic=`{topic}`, partition=`{partition}`, partitions=`{count}`"
+            );
+            refusal(ErrorKind::UnknownPartition, text)
+        })
+    }
+}
+
+fn parse_name(name: &str) -> Result<TopicName, ErrorDetail> {
+    name.parse()
+        .map_err(|error: esker_proto::types::InvalidTopicName| {
+            refusal(ErrorKind::InvalidTopicName, error.to_string())
+        })
+}

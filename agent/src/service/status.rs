@@ -1,0 +1,90 @@
+//! Turns errors into what goes over the wire: a status code, and the typed detail.
+
+use esker_proto::{
+    error::encode_detail,
+    v1::{ErrorDetail, ErrorKind},
+};
+use tonic::{Code, Status};
+
+use crate::{control::ControlError, partition::PartitionError};
+
+/// A producer that is refused should come back after about so long.
+const RETRY_AFTER_MS: u32 = 250;
+
+/// Builds the detail of an error that surely changed nothing.
+pub(super) fn refusal(kind: ErrorKind, message: impl Into<String>) -> ErrorDetail {
+    ErrorDetail {
+        kind: kind.into(),
+        message: message.into(),
+        has_no_side_effects: true,
+        is_retryable: kind.is_retryable(),
+        retry_after_ms: None,
+        leader: None,
+    }
+}
+
+/// Builds the detail of a partition's error.
+pub(super) fn partition_detail(error: &PartitionError) -> ErrorDetail {
+    let kind = error.kind();
+    let retry_after_ms = match error {
+        PartitionError::Throttled { retry_after_ms, .. } => Some(*retry_after_ms),
+        _ if kind.is_retryable() => Some(RETRY_AFTER_MS),
+        _ => None,
+    };
+    ErrorDetail {
+        has_no_side_effects: error.has_no_side_effects(),
+        retry_after_ms,
+        ..refusal(kind, error.to_string())
+    }
+}
+
+/// Builds the detail of a metadata error.
+pub(super) fn control_detail(error: &ControlError) -> ErrorDetail {
+    ErrorDetail {
+        has_no_side_effects: error.has_no_side_effects(),
+        ..refusal(error.kind(), error.to_string())
+    }
+}
+
+/// Builds the status that carries a detail.
+pub(super) fn status(detail: &ErrorDetail) -> Status {
+    let code = code(detail.kind());
+    Status::with_details(
+        code,
+        detail.message.clone(),
+        encode_detail(code.into(), detail),
+    )
+}
+
+pub(super) fn partition_status(error: &PartitionError) -> Status {
+    status(&partition_detail(error))
+}
+
+pub(super) fn control_status(error: &ControlError) -> Status {
+    status(&control_detail(error))
+}
+
+const fn code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::UnknownTopic | ErrorKind::UnknownPartition => Code::NotFound,
+        ErrorKind::InvalidTopicName
+        | ErrorKind::InvalidArgument
+        | ErrorKind::CorruptBatch
+        | ErrorKind::BatchTooLarge => Code::InvalidArgument,
+        ErrorKind::TopicExists => Code::AlreadyExists,
+        ErrorKind::OffsetOutOfRange => Code::OutOfRange,
+        ErrorKind::OutOfOrderSequence
+        | ErrorKind::ProducerFenced
+        | ErrorKind::NotLeader
+        | ErrorKind::Fenced
+        | ErrorKind::NotController => Code::FailedPrecondition,
+        ErrorKind::Throttled => Code::ResourceExhausted,
+        ErrorKind::CorruptData => Code::DataLoss,
+        ErrorKind::NotEnoughReplicas
+        | ErrorKind::Storage
+        | ErrorKind::BucketUnavailable
+        | ErrorKind::ShuttingDown => Code::Unavailable,
+        ErrorKind::TimedOut => Code::DeadlineExceeded,
+        ErrorKind::Internal | ErrorKind::Unspecified => Code::Internal,
+    }
+}

@@ -1,0 +1,94 @@
+//! Periodic looks at what changes without anybody saying so: the disk, and the metadata log.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{health::Phase, log::disk_space, shared::Shared};
+
+/// How often the disk's free space is looked at.
+const DISK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts both.
+pub(crate) fn spawn(shared: &Arc<Shared>) {
+    look_at_disk(shared);
+    shared
+        .tasks
+        .spawn("disk watcher", watch_disk(Arc::clone(shared)));
+    shared
+        .tasks
+        .spawn("metadata watcher", watch_metadata(Arc::clone(shared)));
+    shared
+        .tasks
+        .spawn("grpc health", service_health(Arc::clone(shared)));
+}
+
+async fn watch_disk(shared: Arc<Shared>) {
+    let mut ticks = interval(DISK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shared.tasks.token().cancelled() => return,
+            _ = ticks.tick() => look_at_disk(&shared),
+        }
+    }
+}
+
+fn look_at_disk(shared: &Shared) {
+    match disk_space(&shared.settings.data_dir) {
+        Ok(space) => {
+            let reserve_bytes = shared.settings.disk_reserve.bytes_of(space.total_bytes);
+            shared
+                .limits
+                .note_disk(space.available_bytes, reserve_bytes);
+        }
+        Err(error) => tracing::warn!(%error, "free disk space cannot be read"),
+    }
+}
+
+/// Finds out, on an otherwise idle agent, that another one has taken over.
+async fn watch_metadata(shared: Arc<Shared>) {
+    let mut ticks = interval(shared.settings.metadata_poll.duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            () = shared.tasks.token().cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        match shared.controller.is_deposed().await {
+            Ok(false) => {}
+            Ok(true) => return step_down(&shared).await,
+            Err(error) => tracing::info!(%error, "metadata log cannot be looked at"),
+        }
+    }
+}
+
+/// Refuses everything from here on: what this agent would acknowledge, nobody would keep.
+async fn step_down(shared: &Shared) {
+    tracing::error!("another agent has taken over this cluster; this one stops serving");
+    for topic in shared.registry.topics() {
+        for partition in topic.partitions() {
+            partition.fence().await;
+        }
+    }
+    shared.health.enter(Phase::Fenced);
+}
+
+async fn service_health(shared: Arc<Shared>) {
+    let mut phase = shared.health.watch();
+    loop {
+        let is_serving = *phase.borrow_and_update() == Phase::Serving;
+        let status = match is_serving {
+            true => tonic_health::ServingStatus::Serving,
+            false => tonic_health::ServingStatus::NotServing,
+        };
+        for service in ["", "esker.v1.Log", "esker.v1.Admin"] {
+            shared.grpc_health.set_service_status(service, status).await;
+        }
+        tokio::select! {
+            () = shared.tasks.token().cancelled() => return,
+            changed = phase.changed() => if changed.is_err() { return },
+        }
+    }
+}
