@@ -151,7 +151,7 @@ fn check_moment(moment: &Moment, appended: &[RecordBatch], choices: &mut Choices
     let pending = moment.image.pending();
     for keep in [false, true] {
         check_recovery(moment.image.after_power_cut(|| keep), moment, appended);
-        for odd in (0..pending).step_by(1 + pending / 6) {
+        for odd in (0..pending).step_by(1 + pending / 3) {
             let mut at = 0;
             let image = moment.image.after_power_cut(|| {
                 at += 1;
@@ -173,7 +173,7 @@ fn after_a_power_cut_the_log_is_a_prefix_with_all_that_was_acknowledged() {
     assert!(moments.len() > 40, "{}", moments.len());
     let mut choices = Choices(0x9e37_79b9_7f4a_7c15);
     for moment in &moments {
-        check_moment(moment, &appended, &mut choices, 5);
+        check_moment(moment, &appended, &mut choices, 3);
     }
 }
 
@@ -181,8 +181,8 @@ fn after_a_power_cut_the_log_is_a_prefix_with_all_that_was_acknowledged() {
 fn with_flush_by_interval_a_power_cut_leaves_a_prefix_with_all_that_was_synced() {
     let (moments, appended) = live(FlushPolicy::Interval(Duration::from_secs(3_600)));
     let mut choices = Choices(0x2545_f491_4f6c_dd1d);
-    for moment in &moments {
-        check_moment(moment, &appended, &mut choices, 5);
+    for moment in moments.iter().step_by(2) {
+        check_moment(moment, &appended, &mut choices, 3);
     }
 }
 

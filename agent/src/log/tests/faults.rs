@@ -152,6 +152,10 @@ fn other_logs_go_on() {
     let (mut second, _, _) =
         crate::log::LocalLog::open(&pool, "/data/other/000000".as_ref(), &RecoverAt::default())
             .unwrap();
+    assert!(matches!(
+        event_of_append(&mut first),
+        LogEvent::Flushed { .. }
+    ));
     disk.fail(Action::Write, 0, EIO);
     failure(event_of_append(&mut first));
 
