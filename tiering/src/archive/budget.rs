@@ -23,8 +23,13 @@ impl UploadBudget {
 
     /// Allows `bytes` in all, and at least one permit.
     pub fn new(bytes: u64) -> Self {
-        let permits = u32::try_from(bytes / PERMIT_BYTES).unwrap_or(u32::MAX).max(1);
-        Self { room: Arc::new(Semaphore::new(permits as usize)), permits }
+        let permits = u32::try_from(bytes / PERMIT_BYTES)
+            .unwrap_or(u32::MAX)
+            .max(1);
+        Self {
+            room: Arc::new(Semaphore::new(permits as usize)),
+            permits,
+        }
     }
 
     /// Waits for room for `bytes`. Cancel-safe.

@@ -39,8 +39,13 @@ impl Archive {
                 return Err(error);
             }
         };
-        let names = next.new_pages.iter().map(|page| PageName::from(&page.page_ref));
-        fallout.if_lost.extend(names.map(|name| Dead::Page(name, Reason::Orphan)));
+        let names = next
+            .new_pages
+            .iter()
+            .map(|page| PageName::from(&page.page_ref));
+        fallout
+            .if_lost
+            .extend(names.map(|name| Dead::Page(name, Reason::Orphan)));
         if let Err(error) = self.put_pages(next.new_pages).await {
             self.garbage.extend(fallout.if_lost);
             return Err(error);
@@ -51,9 +56,17 @@ impl Archive {
     async fn prepare(&self, update: Update) -> Result<Next, Error> {
         let (manifest, nonce) = (self.manifest(), next_nonce(&*self.deps.ids));
         // Large pages take tens of milliseconds to merge.
-        let applying = self.deps.tasks.spawn_blocking(move || manifest.apply(update, nonce));
-        let applied = applying.await.map_err(|_| Error::Cancelled { operation: "commit" })?;
-        applied.map_err(|source| Error::Index { key: self.next_key(), source })
+        let applying = self
+            .deps
+            .tasks
+            .spawn_blocking(move || manifest.apply(update, nonce));
+        let applied = applying.await.map_err(|_| Error::Cancelled {
+            operation: "commit",
+        })?;
+        applied.map_err(|source| Error::Index {
+            key: self.next_key(),
+            source,
+        })
     }
 
     fn next_key(&self) -> String {
@@ -64,7 +77,8 @@ impl Archive {
         for page in pages {
             let key = self.keys.page((&page.page_ref).into());
             if let Err(error) = self.deps.store.put_object(&key, page.bytes).await {
-                self.settle_put(&key, page.page_ref.size_bytes, error).await?;
+                self.settle_put(&key, page.page_ref.size_bytes, error)
+                    .await?;
             }
         }
         Ok(())
@@ -102,7 +116,8 @@ impl Archive {
         self.garbage.extend(if has_won { if_won } else { if_lost });
         if has_won {
             self.deps.metrics.committed("won");
-            self.published.send_replace(Arc::new(self.chain.tip().body.clone()));
+            self.published
+                .send_replace(Arc::new(self.chain.tip().body.clone()));
         }
     }
 
@@ -134,8 +149,10 @@ impl Archive {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
             Ok(bytes) => {
-                let theirs = Manifest::decode(bytes)
-                    .map_err(|source| Error::Index { key: key.clone(), source })?;
+                let theirs = Manifest::decode(bytes).map_err(|source| Error::Index {
+                    key: key.clone(),
+                    source,
+                })?;
                 let theirs = u64::from(theirs.header().leader_epoch.get());
                 let ours = u64::from(self.leader_epoch.get());
                 Err(self.note_failure(Error::Fenced { key, ours, theirs }))
@@ -169,10 +186,15 @@ pub(super) async fn open_chain(
         let empty = || Manifest::create(cluster_id, keys.topic_partition());
         let manifest = tip.map_or_else(empty, |tip| tip.body.clone());
         if manifest.header().cluster_id != cluster_id {
-            return Err(Error::corrupt(key, "the manifest belongs to another cluster"));
+            return Err(Error::corrupt(
+                key,
+                "the manifest belongs to another cluster",
+            ));
         }
         let next = manifest.apply(Update::Open { leader_epoch }, opening_nonce(&*deps.ids));
-        Ok(next.map_err(|source| Error::Index { key, source })?.manifest)
+        Ok(next
+            .map_err(|source| Error::Index { key, source })?
+            .manifest)
     };
     let epoch = u64::from(leader_epoch.get());
     Chain::open(deps.store.clone(), name, epoch, deps.policy, open_with).await

@@ -30,7 +30,12 @@ pub async fn delete_everything(
 ) -> Result<u64, Error> {
     let keys = Keys::new(topic_partition);
     let mut deleted = 0;
-    for folder in [keys.segments(), keys.pages(), keys.manifests(), keys.boundaries()] {
+    for folder in [
+        keys.segments(),
+        keys.pages(),
+        keys.manifests(),
+        keys.boundaries(),
+    ] {
         deleted += delete_folder(store, topic_partition, &folder, cancel).await?;
     }
     Ok(deleted)
@@ -46,7 +51,9 @@ async fn delete_folder(
     let mut deleted = 0;
     while let Some(chunk) = listing.try_next().await.map_err(|error| error.1)? {
         if cancel.is_cancelled() {
-            return Err(Error::Cancelled { operation: "delete partition" });
+            return Err(Error::Cancelled {
+                operation: "delete partition",
+            });
         }
         let is_ours = |key: &&str| match Key::parse(key) {
             Some(
@@ -57,8 +64,11 @@ async fn delete_folder(
             ) => tp == topic_partition,
             _ => false,
         };
-        let keys: Vec<&str> =
-            chunk.iter().map(|object| object.key.as_str()).filter(is_ours).collect();
+        let keys: Vec<&str> = chunk
+            .iter()
+            .map(|object| object.key.as_str())
+            .filter(is_ours)
+            .collect();
         deleted += keys.len() as u64;
         store.delete(keys).await?;
     }

@@ -51,7 +51,11 @@ pub(super) enum Dead {
     Segment(SegmentName, Reason),
     Page(PageName, Reason),
     /// A page some or all of whose segments were trimmed; its rows say which.
-    Trimmed { page: PageRef, trimmed: OffsetRange, is_dropped: bool },
+    Trimmed {
+        page: PageRef,
+        trimmed: OffsetRange,
+        is_dropped: bool,
+    },
 }
 
 /// What an owner remembers of garbage. Forgetting it costs a listing, never more.
@@ -65,7 +69,9 @@ pub(super) struct Garbage {
 enum Scanning {
     #[default]
     Done,
-    Due { start_after: Option<String> },
+    Due {
+        start_after: Option<String>,
+    },
 }
 
 impl Garbage {
@@ -84,22 +90,30 @@ impl Garbage {
     /// Segments this owner put, or began to put, and will never name: each attempt draws its own
     /// name.
     pub(super) fn give_up_segments(&mut self, names: impl IntoIterator<Item = SegmentName>) {
-        self.extend(names.into_iter().map(|name| Dead::Segment(name, Reason::Orphan)));
+        self.extend(
+            names
+                .into_iter()
+                .map(|name| Dead::Segment(name, Reason::Orphan)),
+        );
     }
-
 }
 
 /// What a trim from the log start of `manifest` to `after` leaves to delete.
 pub(super) fn dead_after_trim(manifest: &Manifest, after: Offset) -> Vec<Dead> {
     let before = manifest.log_start_offset();
-    let pages = manifest.pages().iter().filter(|page| page.base_offset < after);
+    let pages = manifest
+        .pages()
+        .iter()
+        .filter(|page| page.base_offset < after);
     let of_pages = pages.map(|page| Dead::Trimmed {
         page: *page,
         trimmed: before..after,
         is_dropped: page.next_offset <= after,
     });
     let of_head = plan::dead_segments(manifest.head(), before, after).into_iter();
-    of_pages.chain(of_head.map(|name| Dead::Segment(name, Reason::Trimmed))).collect()
+    of_pages
+        .chain(of_head.map(|name| Dead::Segment(name, Reason::Trimmed)))
+        .collect()
 }
 
 impl Archive {
@@ -158,9 +172,16 @@ impl Archive {
     }
 
     async fn delete_plain(&mut self, collected: &mut Collected) -> Result<(), Error> {
-        let run = self.garbage.dead.iter().map_while(|dead| self.plain_key(dead));
+        let run = self
+            .garbage
+            .dead
+            .iter()
+            .map_while(|dead| self.plain_key(dead));
         let run: Vec<_> = run.take(KEYS_PER_DELETE).collect();
-        self.deps.store.delete(run.iter().map(|(key, _)| key)).await?;
+        self.deps
+            .store
+            .delete(run.iter().map(|(key, _)| key))
+            .await?;
         self.garbage.dead.drain(..run.len());
         run.iter().for_each(|(_, reason)| collected.add(*reason, 1));
         Ok(())
@@ -180,7 +201,14 @@ impl Archive {
         dead: &Dead,
         collected: &mut Collected,
     ) -> Result<(), Error> {
-        let Dead::Trimmed { page, trimmed, is_dropped } = dead else { return Ok(()) };
+        let Dead::Trimmed {
+            page,
+            trimmed,
+            is_dropped,
+        } = dead
+        else {
+            return Ok(());
+        };
         let rows = match self.pages.rows(page).await {
             Ok(rows) => rows,
             // Deleted by an earlier try, or damaged: a listing tells what is left.
@@ -192,22 +220,36 @@ impl Archive {
         };
         let names = plan::dead_segments(&rows, trimmed.start, trimmed.end);
         for names in names.chunks(KEYS_PER_DELETE) {
-            self.deps.store.delete(names.iter().map(|name| self.keys.segment(*name))).await?;
+            self.deps
+                .store
+                .delete(names.iter().map(|name| self.keys.segment(*name)))
+                .await?;
             collected.add(Reason::Trimmed, names.len() as u64);
         }
         if *is_dropped {
-            self.deps.store.delete([self.keys.page(page.into())]).await?;
+            self.deps
+                .store
+                .delete([self.keys.page(page.into())])
+                .await?;
             collected.add(Reason::Trimmed, 1);
         }
         Ok(())
     }
 
     async fn scan(&mut self, collected: &mut Collected) -> Result<(), Error> {
-        let Scanning::Due { start_after } = self.garbage.scan.clone() else { return Ok(()) };
+        let Scanning::Due { start_after } = self.garbage.scan.clone() else {
+            return Ok(());
+        };
         self.confirm_ownership().await?;
-        let Scanned { garbage, start_after } = self.list_garbage(start_after).await?;
+        let Scanned {
+            garbage,
+            start_after,
+        } = self.list_garbage(start_after).await?;
         for run in garbage.chunks(KEYS_PER_DELETE) {
-            self.deps.store.delete(run.iter().map(|found| &found.key)).await?;
+            self.deps
+                .store
+                .delete(run.iter().map(|found| &found.key))
+                .await?;
             run.iter().for_each(|found| collected.add(found.reason, 1));
         }
         collected.has_more |= start_after.is_some();
@@ -225,17 +267,26 @@ impl Archive {
         let mut scan = Scan::new(self.keys, &manifest, pages);
         // Pages and segments are neighbours, and last, in the order of keys.
         let start_after = start_after.unwrap_or_else(|| self.keys.pages());
-        let mut listing = self.deps.store.list(&self.keys.folder(), Some(&start_after));
+        let mut listing = self
+            .deps
+            .store
+            .list(&self.keys.folder(), Some(&start_after));
         let mut garbage = Vec::new();
         let mut listed = 0;
         while let Some(object) = listing.try_next().await? {
             listed += 1;
             garbage.extend(scan.garbage(&object).await?);
             if garbage.len() >= DELETES_PER_CALL_MAX || listed >= LISTED_PER_CALL_MAX {
-                return Ok(Scanned { garbage, start_after: Some(object.key) });
+                return Ok(Scanned {
+                    garbage,
+                    start_after: Some(object.key),
+                });
             }
         }
-        Ok(Scanned { garbage, start_after: None })
+        Ok(Scanned {
+            garbage,
+            start_after: None,
+        })
     }
 }
 

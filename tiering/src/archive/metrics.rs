@@ -59,7 +59,10 @@ impl ArchiveMetrics {
                 &["outcome"],
             )?,
             deleted_objects: IntCounterVec::new(
-                Opts::new("esker_tiering_deleted_objects_total", "Garbage deleted, by reason"),
+                Opts::new(
+                    "esker_tiering_deleted_objects_total",
+                    "Garbage deleted, by reason",
+                ),
                 &["reason"],
             )?,
         };
@@ -76,6 +79,8 @@ impl ArchiveMetrics {
     }
 
     pub(super) fn deleted(&self, reason: Reason, objects: u64) {
-        self.deleted_objects.with_label_values(&[reason.name()]).inc_by(objects);
+        self.deleted_objects
+            .with_label_values(&[reason.name()])
+            .inc_by(objects);
     }
 }

@@ -21,7 +21,12 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) const fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
-        Self { store, keys, tasks, held: None }
+        Self {
+            store,
+            keys,
+            tasks,
+            held: None,
+        }
     }
 
     /// Returns the rows of `page`.
@@ -46,8 +51,12 @@ impl Pages {
         let key = self.keys.page(page.into());
         let (bytes, page) = (self.store.get(&key).await?, *page);
         // Decoding a page takes milliseconds: too long for a thread that serves others.
-        let decoding = self.tasks.spawn_blocking(move || Rows::decode_page(bytes, &page));
-        let decoded = decoding.await.map_err(|_| Error::Cancelled { operation: "decode page" })?;
+        let decoding = self
+            .tasks
+            .spawn_blocking(move || Rows::decode_page(bytes, &page));
+        let decoded = decoding.await.map_err(|_| Error::Cancelled {
+            operation: "decode page",
+        })?;
         decoded.map_err(|error| Error::corrupt(key, error.to_string()))
     }
 
@@ -57,7 +66,9 @@ impl Pages {
         manifest: &Manifest,
         offset: Offset,
     ) -> Result<Rows, Error> {
-        let before = manifest.pages().partition_point(|page| page.next_offset <= offset);
+        let before = manifest
+            .pages()
+            .partition_point(|page| page.next_offset <= offset);
         match manifest.pages().get(before) {
             Some(page) => self.rows(page).await,
             None => Ok(manifest.head().clone()),

@@ -31,7 +31,12 @@ pub(crate) struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     pub(crate) fn new(keys: Keys, manifest: &'a Manifest, pages: Pages) -> Self {
-        Self { keys, manifest, frontier: Frontier::of(manifest), pages }
+        Self {
+            keys,
+            manifest,
+            frontier: Frontier::of(manifest),
+            pages,
+        }
     }
 
     /// Returns the object if it is garbage. What is not ours to judge never is.
@@ -44,9 +49,11 @@ impl<'a> Scan<'a> {
             _ => Verdict::Undecided,
         };
         Ok(match verdict {
-            Verdict::Garbage(reason) => {
-                Some(Found { key: object.key.clone(), size_bytes: object.size_bytes, reason })
-            }
+            Verdict::Garbage(reason) => Some(Found {
+                key: object.key.clone(),
+                size_bytes: object.size_bytes,
+                reason,
+            }),
             Verdict::Named | Verdict::Undecided => None,
         })
     }
@@ -63,7 +70,11 @@ impl<'a> Scan<'a> {
     }
 
     fn page(&self, name: &PageName) -> Verdict {
-        let is_named = self.manifest.pages().iter().any(|page| PageName::from(page) == *name);
+        let is_named = self
+            .manifest
+            .pages()
+            .iter()
+            .any(|page| PageName::from(page) == *name);
         plan::judge_page(name.leader_epoch, is_named, &self.frontier)
     }
 }

@@ -63,7 +63,9 @@ pub(super) fn read(
     let mut position = 0;
     for entry in &segment.entries {
         if cancel.is_cancelled() {
-            return Err(Error::Cancelled { operation: "upload" });
+            return Err(Error::Cancelled {
+                operation: "upload",
+            });
         }
         if entry.position.get() != position {
             return Err(corrupt(segment, "index entries do not follow each other"));
@@ -74,12 +76,16 @@ pub(super) fn read(
             continue;
         }
         let piece = read_piece(&mut file, entry).map_err(|source| unreadable(segment, source))?;
-        checker.push(piece).map_err(|reason| corrupt(segment, reason))?;
+        checker
+            .push(piece)
+            .map_err(|reason| corrupt(segment, reason))?;
     }
     if position != segment.size_bytes {
         return Err(corrupt(segment, "index entries do not cover the file"));
     }
-    checker.finish(segment.next_offset).map_err(|reason| corrupt(segment, reason))
+    checker
+        .finish(segment.next_offset)
+        .map_err(|reason| corrupt(segment, reason))
 }
 
 fn read_piece(file: &mut File, entry: &IndexEntry) -> io::Result<Bytes> {
@@ -98,7 +104,10 @@ fn unreadable(segment: &SealedSegment, source: io::Error) -> Error {
     if source.kind() == io::ErrorKind::UnexpectedEof {
         return corrupt(segment, "the file is shorter than its index says");
     }
-    Error::LocalFile { path: segment.path.display().to_string(), source: Arc::new(source) }
+    Error::LocalFile {
+        path: segment.path.display().to_string(),
+        source: Arc::new(source),
+    }
 }
 
 fn corrupt(segment: &SealedSegment, reason: impl Into<String>) -> Error {
@@ -152,10 +161,15 @@ impl Checker {
         let header = batch.header();
         if header.base_offset != self.next_offset {
             let (expected, actual) = (self.next_offset, header.base_offset);
-            return Err(format!("offsets leave a gap. expected=`{expected}`, actual=`{actual}`"));
+            return Err(format!(
+                "offsets leave a gap. expected=`{expected}`, actual=`{actual}`"
+            ));
         }
         if header.leader_epoch < self.leader_epoch {
-            return Err(format!("leader epochs fall. base_offset=`{}`", header.base_offset));
+            return Err(format!(
+                "leader epochs fall. base_offset=`{}`",
+                header.base_offset
+            ));
         }
         self.next_offset = header.next_offset();
         self.leader_epoch = header.leader_epoch;
@@ -165,7 +179,10 @@ impl Checker {
     fn index(&mut self, batch: &RecordBatch) -> Result<(), String> {
         let header = batch.header();
         if header.base_offset < self.from {
-            return Err(format!("no batch begins at the tiered offset. tiered=`{}`", self.from));
+            return Err(format!(
+                "no batch begins at the tiered offset. tiered=`{}`",
+                self.from
+            ));
         }
         self.index.push(header);
         Ok(())
@@ -174,10 +191,16 @@ impl Checker {
     fn finish(self, next_offset: Offset) -> Result<SegmentBody, String> {
         if self.next_offset != next_offset {
             let actual = self.next_offset;
-            return Err(format!("batches end elsewhere. expected=`{next_offset}`, actual=`{actual}`"));
+            return Err(format!(
+                "batches end elsewhere. expected=`{next_offset}`, actual=`{actual}`"
+            ));
         }
         let crc32c = u32::try_from(self.digest.finalize()).expect("a CRC-32 has 32 bits");
-        Ok(SegmentBody { pieces: self.pieces, entries: self.index.finish(), crc32c })
+        Ok(SegmentBody {
+            pieces: self.pieces,
+            entries: self.index.finish(),
+            crc32c,
+        })
     }
 }
 

@@ -32,8 +32,18 @@ impl Archive {
             _ => None,
         };
         let if_won = dead_after_trim(&manifest, offset);
-        let fallout = Fallout { if_won, ..Fallout::default() };
-        self.commit(Update::TrimBelow { log_start_offset: offset, page }, fallout).await?;
+        let fallout = Fallout {
+            if_won,
+            ..Fallout::default()
+        };
+        self.commit(
+            Update::TrimBelow {
+                log_start_offset: offset,
+                page,
+            },
+            fallout,
+        )
+        .await?;
         Ok(offset)
     }
 
@@ -96,13 +106,20 @@ impl Archive {
     /// Those of a commit, and of reading the pages.
     pub async fn merge_pages(&mut self) -> Result<bool, Error> {
         self.settle().await?;
-        let Some(run) = self.manifest().merge_due() else { return Ok(false) };
+        let Some(run) = self.manifest().merge_due() else {
+            return Ok(false);
+        };
         let mut merged = Vec::with_capacity(run.len());
         for page in run {
             merged.push((page, self.pages.load(&page).await?));
         }
-        let replaced = merged.iter().map(|(page, _)| Dead::Page(page.into(), Reason::Merged));
-        let fallout = Fallout { if_won: replaced.collect(), ..Fallout::default() };
+        let replaced = merged
+            .iter()
+            .map(|(page, _)| Dead::Page(page.into(), Reason::Merged));
+        let fallout = Fallout {
+            if_won: replaced.collect(),
+            ..Fallout::default()
+        };
         self.commit(Update::MergePages { merged }, fallout).await?;
         Ok(true)
     }

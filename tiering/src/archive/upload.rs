@@ -31,7 +31,8 @@ impl Archive {
         segment: &SealedSegment,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        self.upload_many(std::slice::from_ref(segment), cancel).await
+        self.upload_many(std::slice::from_ref(segment), cancel)
+            .await
     }
 
     /// Uploads sealed segments, oldest first, at most [`SEGMENTS_PER_COMMIT_MAX`] of them, and
@@ -64,16 +65,28 @@ impl Archive {
 
     async fn add_segments(&mut self, added: Vec<NewSegment>) -> Result<(), Error> {
         let names = added.iter().map(|segment| SegmentName::from(&segment.meta));
-        let if_lost = names.map(|name| Dead::Segment(name, Reason::Orphan)).collect();
+        let if_lost = names
+            .map(|name| Dead::Segment(name, Reason::Orphan))
+            .collect();
         let updates = added.into_iter().map(Update::AddSegment).collect();
-        self.commit(Update::All(updates), Fallout { if_lost, ..Fallout::default() }).await
+        self.commit(
+            Update::All(updates),
+            Fallout {
+                if_lost,
+                ..Fallout::default()
+            },
+        )
+        .await
     }
 
     /// Puts segments side by side. Those after a failed one cannot be named: they are given up.
     async fn put_segments(&mut self, parts: &[Part<'_>], cancel: &CancellationToken) -> Puts {
         let names: Vec<SegmentName> = parts.iter().map(|part| self.draw_name(part.from)).collect();
         let this = &*self;
-        let puts = parts.iter().zip(&names).map(|(part, name)| this.put(part, *name, cancel));
+        let puts = parts
+            .iter()
+            .zip(&names)
+            .map(|(part, name)| this.put(part, *name, cancel));
         // Collected first: a stream of borrowing closures is not `Send`.
         let puts: Vec<_> = puts.collect();
         let mut results = stream::iter(puts).buffered(PUTS_IN_FLIGHT);
@@ -96,7 +109,11 @@ impl Archive {
 
     fn draw_name(&self, base_offset: Offset) -> SegmentName {
         let segment_id = SegmentId::new(self.deps.ids.uuid());
-        SegmentName { base_offset, leader_epoch: self.leader_epoch, segment_id }
+        SegmentName {
+            base_offset,
+            leader_epoch: self.leader_epoch,
+            segment_id,
+        }
     }
 
     async fn put(
@@ -108,11 +125,16 @@ impl Archive {
         let timer = self.deps.metrics.upload_duration.start_timer();
         let put = self.try_put(part, name, cancel);
         let outcome = cancel.run_until_cancelled(put).await;
-        let outcome = outcome.unwrap_or(Err(Error::Cancelled { operation: "upload" }));
+        let outcome = outcome.unwrap_or(Err(Error::Cancelled {
+            operation: "upload",
+        }));
         match &outcome {
             Ok(segment) => {
                 timer.observe_duration();
-                self.deps.metrics.upload_bytes.inc_by(segment.meta.size_bytes);
+                self.deps
+                    .metrics
+                    .upload_bytes
+                    .inc_by(segment.meta.size_bytes);
             }
             Err(_) => {
                 timer.stop_and_discard();
@@ -130,8 +152,14 @@ impl Archive {
     ) -> Result<NewSegment, Error> {
         if part.segment.base_offset > part.from {
             let (base_offset, tiered_offset) = (part.segment.base_offset, part.from);
-            let source = esker_index::Error::SegmentOutOfPlace { base_offset, tiered_offset };
-            return Err(Error::Index { key: self.keys.segment(name), source });
+            let source = esker_index::Error::SegmentOutOfPlace {
+                base_offset,
+                tiered_offset,
+            };
+            return Err(Error::Index {
+                key: self.keys.segment(name),
+                source,
+            });
         }
         let _room = self.deps.budget.reserve(part.segment.size_bytes).await;
         let body = self.read(part, cancel).await?;
@@ -150,9 +178,13 @@ impl Archive {
         cancel: &CancellationToken,
     ) -> Result<SegmentBody, Error> {
         let (segment, from, cancel) = (part.segment.clone(), part.from, cancel.clone());
-        let reading =
-            self.deps.tasks.spawn_blocking(move || sealed::read(&segment, from, &cancel));
-        reading.await.map_err(|_| Error::Cancelled { operation: "read segment" })?
+        let reading = self
+            .deps
+            .tasks
+            .spawn_blocking(move || sealed::read(&segment, from, &cancel));
+        reading.await.map_err(|_| Error::Cancelled {
+            operation: "read segment",
+        })?
     }
 
     fn assemble(
@@ -162,7 +194,11 @@ impl Archive {
         body: SegmentBody,
         key: &str,
     ) -> Result<(NewSegment, PutPayload), Error> {
-        let SegmentBody { pieces, entries, crc32c } = body;
+        let SegmentBody {
+            pieces,
+            entries,
+            crc32c,
+        } = body;
         let meta = SegmentMeta::of_entries(name.segment_id, name.leader_epoch, crc32c, &entries);
         let meta = meta.ok_or_else(|| Error::corrupt(key, "segment without batches"))?;
         let trailer = SegmentTrailer {
@@ -173,16 +209,32 @@ impl Archive {
             epochs: segment.epochs.clone(),
             producers: segment.producers.clone(),
         };
-        let index_error = |source| Error::Index { key: key.to_owned(), source };
+        let index_error = |source| Error::Index {
+            key: key.to_owned(),
+            source,
+        };
         let trailer: Bytes = trailer.encode().map_err(index_error)?;
         let payload = pieces.into_iter().chain([trailer]).collect();
         let (epochs, producers) = (segment.epochs.clone(), segment.producers.clone());
-        Ok((NewSegment { meta, entries, epochs, producers }, payload))
+        Ok((
+            NewSegment {
+                meta,
+                entries,
+                epochs,
+                producers,
+            },
+            payload,
+        ))
     }
 
     /// Asks for the object when the answer to its put was lost. Nobody else writes this key, and a
     /// put is whole or not at all, so its size tells.
-    pub(super) async fn settle_put(&self, key: &str, size_bytes: u64, error: Error) -> Result<(), Error> {
+    pub(super) async fn settle_put(
+        &self,
+        key: &str,
+        size_bytes: u64,
+        error: Error,
+    ) -> Result<(), Error> {
         if error.has_no_side_effects() {
             return Err(error);
         }
@@ -210,7 +262,9 @@ struct Part<'a> {
 /// the tiered offset may lie within one.
 fn parts_above(segments: &[SealedSegment], tiered_offset: Offset) -> Vec<Part<'_>> {
     let mut from = tiered_offset;
-    let above = segments.iter().filter(|segment| segment.next_offset > tiered_offset);
+    let above = segments
+        .iter()
+        .filter(|segment| segment.next_offset > tiered_offset);
     above
         .take(SEGMENTS_PER_COMMIT_MAX)
         .map(|segment| {

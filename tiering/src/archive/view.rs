@@ -35,7 +35,10 @@ impl Viewer {
     /// Starts to follow the manifest of a partition. Asks the store nothing.
     pub fn new(store: Store, topic_partition: TopicPartition) -> Self {
         let chain = ChainName::Manifest(Keys::new(topic_partition));
-        Self { chain: ChainReader::new(store, chain), latest: None }
+        Self {
+            chain: ChainReader::new(store, chain),
+            latest: None,
+        }
     }
 
     /// Reads on to the latest manifest. Never returns one older than before.
@@ -47,6 +50,9 @@ impl Viewer {
         if let Some(newest) = self.chain.latest(self.latest.as_ref()).await? {
             self.latest = Some(newest);
         }
-        Ok(self.latest.as_ref().map(|entry| Arc::new(entry.body.clone())))
+        Ok(self
+            .latest
+            .as_ref()
+            .map(|entry| Arc::new(entry.body.clone())))
     }
 }

@@ -43,14 +43,23 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, log_start_offset: Offset) -
     candidates.retain(|candidate| candidate.base_offset < candidate.next_offset);
     candidates.sort_by_key(|candidate| (candidate.base_offset, candidate.segment_id));
     candidates.dedup_by_key(|candidate| candidate.segment_id);
-    let (live, trimmed): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|candidate| candidate.next_offset > log_start_offset);
+    let (live, trimmed): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .partition(|candidate| candidate.next_offset > log_start_offset);
     let chain = longest_chain(&live);
     let chosen: HashSet<SegmentId> = chain.iter().map(|candidate| candidate.segment_id).collect();
-    let chain_start = chain.first().map_or(log_start_offset, |first| first.base_offset);
+    let chain_start = chain
+        .first()
+        .map_or(log_start_offset, |first| first.base_offset);
     let lost = union_below(&live, chain_start, log_start_offset);
-    let spare = live.into_iter().filter(|candidate| !chosen.contains(&candidate.segment_id));
-    Choice { spare: trimmed.into_iter().chain(spare).collect(), chain, lost }
+    let spare = live
+        .into_iter()
+        .filter(|candidate| !chosen.contains(&candidate.segment_id));
+    Choice {
+        spare: trimmed.into_iter().chain(spare).collect(),
+        chain,
+        lost,
+    }
 }
 
 /// How far a candidate leads, and through which candidate next.
@@ -63,21 +72,37 @@ struct Step {
 /// Walks from the highest base down, so that every successor is known before it is asked for.
 fn longest_chain(candidates: &[Candidate]) -> Vec<Candidate> {
     let by_base = index_by_base(candidates);
-    let mut steps = vec![Step { end_offset: Offset::ZERO, successor: None }; candidates.len()];
+    let mut steps = vec![
+        Step {
+            end_offset: Offset::ZERO,
+            successor: None
+        };
+        candidates.len()
+    ];
     for (index, candidate) in candidates.iter().enumerate().rev() {
-        let successors = by_base.get(&candidate.next_offset).map_or(&[][..], Vec::as_slice);
+        let successors = by_base
+            .get(&candidate.next_offset)
+            .map_or(&[][..], Vec::as_slice);
         let successor = successors
             .iter()
             .copied()
             .filter(|next| candidates[*next].leader_epoch >= candidate.leader_epoch)
             .max_by_key(|next| preference(&candidates[*next], steps[*next].end_offset));
         let end_offset = successor.map_or(candidate.next_offset, |next| steps[next].end_offset);
-        steps[index] = Step { end_offset, successor };
+        steps[index] = Step {
+            end_offset,
+            successor,
+        };
     }
     let start = (0..candidates.len()).max_by_key(|index| {
         let (candidate, end_offset) = (&candidates[*index], steps[*index].end_offset);
         let (_, epoch, segment_id) = preference(candidate, end_offset);
-        (end_offset, Reverse(candidate.base_offset), epoch, segment_id)
+        (
+            end_offset,
+            Reverse(candidate.base_offset),
+            epoch,
+            segment_id,
+        )
     });
     std::iter::successors(start, |index| steps[*index].successor)
         .map(|index| candidates[index])
@@ -87,16 +112,16 @@ fn longest_chain(candidates: &[Candidate]) -> Vec<Candidate> {
 fn index_by_base(candidates: &[Candidate]) -> BTreeMap<Offset, Vec<usize>> {
     let mut by_base = BTreeMap::<Offset, Vec<usize>>::new();
     for (index, candidate) in candidates.iter().enumerate() {
-        by_base.entry(candidate.base_offset).or_default().push(index);
+        by_base
+            .entry(candidate.base_offset)
+            .or_default()
+            .push(index);
     }
     by_base
 }
 
 /// The id only makes the choice the same each time.
-const fn preference(
-    candidate: &Candidate,
-    end_offset: Offset,
-) -> (Offset, LeaderEpoch, SegmentId) {
+const fn preference(candidate: &Candidate, end_offset: Offset) -> (Offset, LeaderEpoch, SegmentId) {
     (end_offset, candidate.leader_epoch, candidate.segment_id)
 }
 
@@ -137,12 +162,19 @@ mod tests {
     }
 
     fn ids(chain: &[Candidate]) -> Vec<u128> {
-        chain.iter().map(|candidate| candidate.segment_id.get().as_u128()).collect()
+        chain
+            .iter()
+            .map(|candidate| candidate.segment_id.get().as_u128())
+            .collect()
     }
 
     #[test]
     fn a_second_upload_of_the_same_offsets_gives_way_to_the_higher_epoch() {
-        let found = vec![candidate(9, 1, 0, 10), candidate(1, 2, 0, 10), candidate(3, 2, 10, 20)];
+        let found = vec![
+            candidate(9, 1, 0, 10),
+            candidate(1, 2, 0, 10),
+            candidate(3, 2, 10, 20),
+        ];
         let choice = choose(found, Offset::ZERO);
         assert_eq!(ids(&choice.chain), [1, 3]);
         assert_eq!(ids(&choice.spare), [9]);
@@ -151,19 +183,31 @@ mod tests {
 
     #[test]
     fn a_longer_orphan_that_leads_nowhere_is_passed_over() {
-        let found = vec![candidate(1, 2, 0, 15), candidate(2, 2, 0, 10), candidate(3, 2, 10, 20)];
+        let found = vec![
+            candidate(1, 2, 0, 15),
+            candidate(2, 2, 0, 10),
+            candidate(3, 2, 10, 20),
+        ];
         assert_eq!(ids(&choose(found, Offset::ZERO).chain), [2, 3]);
     }
 
     #[test]
     fn leader_epochs_never_fall_along_the_chain() {
-        let found = vec![candidate(1, 5, 0, 10), candidate(2, 3, 10, 20), candidate(3, 3, 0, 10)];
+        let found = vec![
+            candidate(1, 5, 0, 10),
+            candidate(2, 3, 10, 20),
+            candidate(3, 3, 0, 10),
+        ];
         assert_eq!(ids(&choose(found, Offset::ZERO).chain), [3, 2]);
     }
 
     #[test]
     fn a_hole_is_reported_as_lost_and_the_newest_run_is_kept() {
-        let found = vec![candidate(1, 1, 0, 10), candidate(2, 1, 5, 12), candidate(3, 1, 20, 30)];
+        let found = vec![
+            candidate(1, 1, 0, 10),
+            candidate(2, 1, 5, 12),
+            candidate(3, 1, 20, 30),
+        ];
         let choice = choose(found, Offset::new(3));
         assert_eq!(ids(&choice.chain), [3]);
         assert_eq!(choice.lost, [Offset::new(3)..Offset::new(12)]);
@@ -189,7 +233,11 @@ mod tests {
             if follows {
                 ranges.push((candidate.base_offset, candidate.next_offset));
                 let longer = all_chains(candidates, Some(candidate));
-                ranges.extend(longer.into_iter().map(|(_, end)| (candidate.base_offset, end)));
+                ranges.extend(
+                    longer
+                        .into_iter()
+                        .map(|(_, end)| (candidate.base_offset, end)),
+                );
             }
         }
         ranges

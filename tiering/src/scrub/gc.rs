@@ -78,7 +78,8 @@ impl Scrubber {
         let keys = Keys::new(inventory.topic_partition);
         // Read after the listing, so that it is at least as new as what was listed.
         let Some(manifest) = view(&self.store, inventory.topic_partition).await? else {
-            plan.unjudged.extend((!inventory.data.is_empty()).then_some(inventory.topic_partition));
+            plan.unjudged
+                .extend((!inventory.data.is_empty()).then_some(inventory.topic_partition));
             return Ok(());
         };
         let pages = Pages::new(self.store.clone(), keys, self.tasks.clone());
@@ -101,7 +102,9 @@ impl Scrubber {
     /// The first refusal of the store; some objects may be gone.
     pub async fn delete_garbage(&self, plan: &GarbagePlan) -> Result<(), Error> {
         for run in plan.objects.chunks(KEYS_PER_DELETE) {
-            self.store.delete(run.iter().map(|object| &object.key)).await?;
+            self.store
+                .delete(run.iter().map(|object| &object.key))
+                .await?;
         }
         Ok(())
     }

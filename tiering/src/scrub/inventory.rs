@@ -25,7 +25,12 @@ pub(super) struct Inventory {
 
 impl Inventory {
     pub(super) const fn new(topic_partition: TopicPartition) -> Self {
-        Self { topic_partition, newest_version: None, data: Vec::new(), strangers: Vec::new() }
+        Self {
+            topic_partition,
+            newest_version: None,
+            data: Vec::new(),
+            strangers: Vec::new(),
+        }
     }
 
     fn add(&mut self, object: ObjectInfo, key: Option<Key>) {
@@ -41,14 +46,18 @@ impl Inventory {
 
     /// The segments, with the sizes of their objects.
     pub(super) fn segments(&self) -> impl Iterator<Item = (SegmentName, u64)> + '_ {
-        self.data.iter().filter_map(|object| match Key::parse(&object.key) {
-            Some(Key::Segment(_, name)) => Some((name, object.size_bytes)),
-            _ => None,
-        })
+        self.data
+            .iter()
+            .filter_map(|object| match Key::parse(&object.key) {
+                Some(Key::Segment(_, name)) => Some((name, object.size_bytes)),
+                _ => None,
+            })
     }
 
     pub(super) fn segment_sizes(&self) -> HashMap<SegmentId, u64> {
-        self.segments().map(|(name, size_bytes)| (name.segment_id, size_bytes)).collect()
+        self.segments()
+            .map(|(name, size_bytes)| (name.segment_id, size_bytes))
+            .collect()
     }
 }
 
@@ -62,7 +71,10 @@ impl Inventories {
     /// Lists all partitions, or one.
     pub(super) fn list(store: &Store, only: Option<TopicPartition>) -> Self {
         let folder = only.map_or_else(|| Keys::TOPICS.to_owned(), |tp| Keys::new(tp).folder());
-        Self { listing: store.list(&folder, None), current: only.map(Inventory::new) }
+        Self {
+            listing: store.list(&folder, None),
+            current: only.map(Inventory::new),
+        }
     }
 
     /// Returns the next partition. A partition that was asked for by name always comes, even if
@@ -70,7 +82,9 @@ impl Inventories {
     pub(super) async fn next(&mut self) -> Result<Option<Inventory>, Error> {
         while let Some(object) = self.listing.next().await {
             let object = object?;
-            let Some((topic_partition, key)) = partition_of(&object.key) else { continue };
+            let Some((topic_partition, key)) = partition_of(&object.key) else {
+                continue;
+            };
             match &mut self.current {
                 Some(current) if current.topic_partition == topic_partition => {
                     current.add(object, key);
@@ -90,7 +104,9 @@ impl Inventories {
 
 impl fmt::Debug for Inventories {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inventories").field("current", &self.current).finish_non_exhaustive()
+        f.debug_struct("Inventories")
+            .field("current", &self.current)
+            .finish_non_exhaustive()
     }
 }
 

@@ -42,19 +42,30 @@ pub struct Scrubber {
 impl Scrubber {
     /// Prepares to work on a bucket. Asks it nothing.
     pub fn new(store: Store, tasks: TaskSet) -> Self {
-        Self { store, tasks, concurrency: CONCURRENCY, on_progress: Box::new(|_| {}) }
+        Self {
+            store,
+            tasks,
+            concurrency: CONCURRENCY,
+            on_progress: Box::new(|_| {}),
+        }
     }
 
     /// Sets how many requests are made side by side.
     #[must_use]
     pub fn with_concurrency(self, concurrency: usize) -> Self {
-        Self { concurrency: concurrency.max(1), ..self }
+        Self {
+            concurrency: concurrency.max(1),
+            ..self
+        }
     }
 
     /// Has every step forward reported.
     #[must_use]
     pub fn with_progress(self, on_progress: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
-        Self { on_progress: Box::new(on_progress), ..self }
+        Self {
+            on_progress: Box::new(on_progress),
+            ..self
+        }
     }
 
     fn report(&self, progress: &Progress) {
@@ -64,6 +75,8 @@ impl Scrubber {
 
 impl fmt::Debug for Scrubber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scrubber").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Scrubber")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }

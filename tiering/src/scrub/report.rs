@@ -68,8 +68,14 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("missing"),
-            Self::Truncated { expected_bytes, actual_bytes } => {
-                write!(f, "truncated to {actual_bytes} of at least {expected_bytes} bytes")
+            Self::Truncated {
+                expected_bytes,
+                actual_bytes,
+            } => {
+                write!(
+                    f,
+                    "truncated to {actual_bytes} of at least {expected_bytes} bytes"
+                )
             }
             Self::Corrupt { reason } => write!(f, "corrupt: {reason}"),
             Self::NoManifest { reason } => write!(f, "no manifest: {reason}"),
@@ -100,6 +106,9 @@ pub struct VerifyReport {
 impl VerifyReport {
     /// Whether every record that should be there is.
     pub fn is_intact(&self) -> bool {
-        !self.anomalies.iter().any(|anomaly| anomaly.damage.loses_records())
+        !self
+            .anomalies
+            .iter()
+            .any(|anomaly| anomaly.damage.loses_records())
     }
 }

@@ -24,7 +24,10 @@ pub(super) struct Fault {
 
 impl Fault {
     fn whole(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), offsets: None }
+        Self {
+            reason: reason.to_string(),
+            offsets: None,
+        }
     }
 }
 
@@ -37,7 +40,9 @@ pub(super) async fn read_trailer(
 ) -> Result<Result<SegmentTrailer, Fault>, Error> {
     let mut wanted = TAIL_BYTES;
     loop {
-        let tail = store.get_range(key, size_bytes.saturating_sub(wanted)..size_bytes).await?;
+        let tail = store
+            .get_range(key, size_bytes.saturating_sub(wanted)..size_bytes)
+            .await?;
         match SegmentTrailer::decode_from_tail(&tail) {
             Ok(trailer) => return Ok(check_length(trailer, &tail, size_bytes)),
             Err(esker_index::Error::TailTooShort { needed_bytes }) => {
@@ -136,7 +141,9 @@ fn check_entry(bytes: Bytes, entry: &IndexEntry) -> Result<(), String> {
         next_offset = batch.header().next_offset();
     }
     if next_offset != entry.next_offset() {
-        return Err(format!("batches end elsewhere. next_offset=`{next_offset}`"));
+        return Err(format!(
+            "batches end elsewhere. next_offset=`{next_offset}`"
+        ));
     }
     Ok(())
 }

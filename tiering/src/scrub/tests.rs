@@ -34,7 +34,12 @@ fn scrubber(bucket: &Fixture) -> Scrubber {
 
 fn segment_keys(manifest: &Manifest) -> Vec<String> {
     let keys = Keys::new(PARTITION);
-    manifest.head().segments().iter().map(|meta| keys.segment(meta.into())).collect()
+    manifest
+        .head()
+        .segments()
+        .iter()
+        .map(|meta| keys.segment(meta.into()))
+        .collect()
 }
 
 async fn overwrite(bucket: &Fixture, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
@@ -58,10 +63,19 @@ async fn an_intact_bucket_is_found_intact() {
         counter.store(progress.segments, Ordering::Relaxed);
     });
 
-    let report = scrubber.verify(Some(PARTITION), Depth::Bytes).await.unwrap();
+    let report = scrubber
+        .verify(Some(PARTITION), Depth::Bytes)
+        .await
+        .unwrap();
 
-    assert!(report.is_intact() && report.anomalies.is_empty(), "{report:?}");
-    assert_eq!((report.partitions, report.segments, report.orphans), (1, 40, 0));
+    assert!(
+        report.is_intact() && report.anomalies.is_empty(),
+        "{report:?}"
+    );
+    assert_eq!(
+        (report.partitions, report.segments, report.orphans),
+        (1, 40, 0)
+    );
     assert_eq!(seen.load(Ordering::Relaxed), 40);
 }
 
@@ -78,13 +92,21 @@ async fn each_planted_damage_is_found_and_named() {
     })
     .await;
     let stranger = format!("{}/notes.txt", Keys::new(PARTITION).folder());
-    bucket.plain_store().put_object(&stranger, "x").await.unwrap();
+    bucket
+        .plain_store()
+        .put_object(&stranger, "x")
+        .await
+        .unwrap();
 
     let shallow = verify(&bucket, Depth::Sizes).await;
     let deep = verify(&bucket, Depth::Bytes).await;
 
     let damaged = |report: &VerifyReport| {
-        let mut keys: Vec<_> = report.anomalies.iter().map(|found| found.key.clone()).collect();
+        let mut keys: Vec<_> = report
+            .anomalies
+            .iter()
+            .map(|found| found.key.clone())
+            .collect();
         keys.sort();
         keys
     };
@@ -95,7 +117,12 @@ async fn each_planted_damage_is_found_and_named() {
     };
     assert_eq!(damaged(&shallow), with_stranger(&keys[..2]));
     assert_eq!(damaged(&deep), with_stranger(&keys[..4]));
-    let of = |key: &String| deep.anomalies.iter().find(|found| found.key == *key).unwrap();
+    let of = |key: &String| {
+        deep.anomalies
+            .iter()
+            .find(|found| found.key == *key)
+            .unwrap()
+    };
     assert_eq!(of(&keys[0]).damage, Damage::Missing);
     assert_eq!(of(&keys[0]).offsets, Some(Offset::new(0)..Offset::new(10)));
     assert!(matches!(of(&keys[1]).damage, Damage::Truncated { .. }));
@@ -106,7 +133,9 @@ async fn each_planted_damage_is_found_and_named() {
 #[tokio::test]
 async fn a_stale_listing_is_no_damage() {
     let (bucket, _archive) = filled(6).await;
-    bucket.faults.inject(When::on(Op::List), Trouble::StaleList(3));
+    bucket
+        .faults
+        .inject(When::on(Op::List), Trouble::StaleList(3));
 
     let report = verify(&bucket, Depth::Sizes).await;
 
@@ -120,12 +149,18 @@ async fn segments_without_a_manifest_are_damage_and_never_garbage() {
     let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
     overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
     let report = verify(&bucket, Depth::Sizes).await;
-    assert!(matches!(report.anomalies[0].damage, Damage::NoManifest { .. }), "{report:?}");
+    assert!(
+        matches!(report.anomalies[0].damage, Damage::NoManifest { .. }),
+        "{report:?}"
+    );
     assert!(scrubber(&bucket).plan_garbage(None).await.is_err());
 
     delete_manifests(&bucket).await;
     let report = verify(&bucket, Depth::Sizes).await;
-    assert!(matches!(report.anomalies[0].damage, Damage::NoManifest { .. }), "{report:?}");
+    assert!(
+        matches!(report.anomalies[0].damage, Damage::NoManifest { .. }),
+        "{report:?}"
+    );
     let plan = scrubber(&bucket).plan_garbage(None).await.unwrap();
     assert!(plan.objects.is_empty());
     assert_eq!(plan.unjudged, [PARTITION]);
@@ -151,12 +186,22 @@ async fn garbage_is_planned_first_and_deleted_then() {
     assert_eq!(bucket.data_keys().await.len(), 4, "a plan deletes nothing");
     scrubber.delete_garbage(&plan).await.unwrap();
     bucket.assert_nothing_is_left_over().await;
-    assert!(scrubber.plan_garbage(None).await.unwrap().objects.is_empty());
+    assert!(
+        scrubber
+            .plan_garbage(None)
+            .await
+            .unwrap()
+            .objects
+            .is_empty()
+    );
 }
 
 async fn rebuild(bucket: &Fixture, options: RebuildOptions) -> RebuildReport {
     let ids = SeededIds::new(99);
-    scrubber(bucket).rebuild_index(PARTITION, &ids, options).await.unwrap()
+    scrubber(bucket)
+        .rebuild_index(PARTITION, &ids, options)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -167,9 +212,21 @@ async fn a_lost_manifest_is_rebuilt_from_the_segments_alone() {
     let page = Keys::new(PARTITION).page((&original.pages()[0]).into());
     delete_manifests(&bucket).await;
     bucket.plain_store().delete([page]).await.unwrap();
-    let dry = rebuild(&bucket, RebuildOptions { dry_run: true, ..RebuildOptions::default() }).await;
+    let dry = rebuild(
+        &bucket,
+        RebuildOptions {
+            dry_run: true,
+            ..RebuildOptions::default()
+        },
+    )
+    .await;
     assert_eq!(dry.chosen.len(), 1100);
-    assert!(crate::archive::view(&bucket.plain_store(), PARTITION).await.unwrap().is_none());
+    assert!(
+        crate::archive::view(&bucket.plain_store(), PARTITION)
+            .await
+            .unwrap()
+            .is_none()
+    );
 
     let report = rebuild(&bucket, RebuildOptions::default()).await;
 
@@ -182,8 +239,13 @@ async fn a_lost_manifest_is_rebuilt_from_the_segments_alone() {
     assert_eq!(rebuilt.epochs(), original.epochs());
     assert_eq!(rebuilt.producers(), original.producers());
     assert!(verify(&bucket, Depth::Bytes).await.is_intact());
-    let next = bucket.open(report.manifest.unwrap().header().leader_epoch.next().get()).await;
-    next.unwrap().upload(&bucket.segment(11_000, 11_020, 3), &never()).await.unwrap();
+    let next = bucket
+        .open(report.manifest.unwrap().header().leader_epoch.next().get())
+        .await;
+    next.unwrap()
+        .upload(&bucket.segment(11_000, 11_020, 3), &never())
+        .await
+        .unwrap();
     bucket.assert_nothing_is_left_over().await;
 }
 
@@ -191,7 +253,10 @@ async fn a_lost_manifest_is_rebuilt_from_the_segments_alone() {
 async fn a_damaged_manifest_is_replaced_and_its_trim_is_kept() {
     let (bucket, mut archive) = filled(5).await;
     archive.trim_below(Offset::new(15)).await.unwrap();
-    archive.upload(&bucket.segment(50, 60, 1), &never()).await.unwrap();
+    archive
+        .upload(&bucket.segment(50, 60, 1), &never())
+        .await
+        .unwrap();
     let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
     overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
 
@@ -210,15 +275,29 @@ async fn a_damaged_manifest_is_replaced_and_its_trim_is_kept() {
 async fn an_intact_manifest_is_left_alone_and_holes_are_refused() {
     let (bucket, archive) = filled(4).await;
     let before = bucket.bucket().await;
-    assert_eq!(rebuild(&bucket, RebuildOptions::default()).await.refusal, Some(Refusal::Intact));
+    assert_eq!(
+        rebuild(&bucket, RebuildOptions::default()).await.refusal,
+        Some(Refusal::Intact)
+    );
 
-    bucket.plain_store().delete([&segment_keys(&archive.manifest())[1]]).await.unwrap();
+    bucket
+        .plain_store()
+        .delete([&segment_keys(&archive.manifest())[1]])
+        .await
+        .unwrap();
     let report = rebuild(&bucket, RebuildOptions::default()).await;
     let hole = Offset::new(0)..Offset::new(10);
     assert_eq!(report.refusal, Some(Refusal::Holes(vec![hole])));
-    assert_eq!(bucket.bucket().await.len(), before.len() - 1, "a refusal writes nothing");
+    assert_eq!(
+        bucket.bucket().await.len(),
+        before.len() - 1,
+        "a refusal writes nothing"
+    );
 
-    let forced = RebuildOptions { force: true, ..RebuildOptions::default() };
+    let forced = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
     assert_eq!(rebuild(&bucket, forced).await.refusal, None);
     assert_eq!(bucket.manifest().await.log_start_offset(), Offset::new(20));
 }
@@ -226,5 +305,8 @@ async fn an_intact_manifest_is_left_alone_and_holes_are_refused() {
 #[tokio::test]
 async fn a_bucket_without_segments_is_not_rebuilt() {
     let bucket = Fixture::new(1);
-    assert_eq!(rebuild(&bucket, RebuildOptions::default()).await.refusal, Some(Refusal::NoSegments));
+    assert_eq!(
+        rebuild(&bucket, RebuildOptions::default()).await.refusal,
+        Some(Refusal::NoSegments)
+    );
 }

@@ -113,12 +113,18 @@ impl Scrubber {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(manifest) = view(&self.store, tp).await? else { return Ok(Vec::new()) };
+        let Some(manifest) = view(&self.store, tp).await? else {
+            return Ok(Vec::new());
+        };
         let is_named = |finding: &Finding| match &finding.named {
             Named::Segment(meta) => meta.next_offset > manifest.log_start_offset(),
             Named::Page(page) => manifest.pages().iter().any(|named| named.id == page.id),
         };
-        Ok(found.into_iter().filter(is_named).map(|finding| finding.anomaly).collect())
+        Ok(found
+            .into_iter()
+            .filter(is_named)
+            .map(|finding| finding.anomaly)
+            .collect())
     }
 
     async fn count_orphans(
@@ -203,7 +209,9 @@ impl Walk<'_> {
     fn note_page(&mut self, page: &PageRef, error: &Error) {
         let damage = match error {
             Error::NotFound { .. } => Damage::Missing,
-            error => Damage::Corrupt { reason: error.to_string() },
+            error => Damage::Corrupt {
+                reason: error.to_string(),
+            },
         };
         let anomaly = Anomaly {
             topic_partition: self.keys.topic_partition(),
@@ -211,7 +219,10 @@ impl Walk<'_> {
             damage,
             offsets: Some(page.base_offset..page.next_offset),
         };
-        self.found.push(Finding { anomaly, named: Named::Page(*page) });
+        self.found.push(Finding {
+            anomaly,
+            named: Named::Page(*page),
+        });
     }
 
     async fn rows(
@@ -224,8 +235,9 @@ impl Walk<'_> {
         let log_start_offset = this.manifest.log_start_offset();
         let live = rows.segments().iter().enumerate();
         let live = live.filter(|(_, meta)| meta.next_offset > log_start_offset);
-        let checks: Vec<_> =
-            live.map(|(index, meta)| this.segment(*meta, rows.entries(index))).collect();
+        let checks: Vec<_> = live
+            .map(|(index, meta)| this.segment(*meta, rows.entries(index)))
+            .collect();
         let mut checks = stream::iter(checks).buffer_unordered(this.scrubber.concurrency);
         let mut found = Vec::new();
         while let Some(checked) = checks.next().await {
@@ -276,7 +288,13 @@ impl Walk<'_> {
             match self.scrubber.store.head(key).await {
                 Ok(object) if object.size_bytes < expected_bytes => {
                     let actual_bytes = object.size_bytes;
-                    return Ok(Some((Damage::Truncated { expected_bytes, actual_bytes }, None)));
+                    return Ok(Some((
+                        Damage::Truncated {
+                            expected_bytes,
+                            actual_bytes,
+                        },
+                        None,
+                    )));
                 }
                 Ok(_) => {}
                 Err(error) if error.is_not_found() => return Ok(Some((Damage::Missing, None))),
@@ -288,11 +306,19 @@ impl Walk<'_> {
         }
         match segment::check_bytes(&self.scrubber.store, key, meta, entries).await {
             Ok(Ok(())) => Ok(None),
-            Ok(Err(fault)) => Ok(Some((Damage::Corrupt { reason: fault.reason }, fault.offsets))),
+            Ok(Err(fault)) => Ok(Some((
+                Damage::Corrupt {
+                    reason: fault.reason,
+                },
+                fault.offsets,
+            ))),
             Err(error) if error.is_not_found() => Ok(Some((Damage::Missing, None))),
-            Err(error) if is_damage(&error) => {
-                Ok(Some((Damage::Corrupt { reason: error.to_string() }, None)))
-            }
+            Err(error) if is_damage(&error) => Ok(Some((
+                Damage::Corrupt {
+                    reason: error.to_string(),
+                },
+                None,
+            ))),
             Err(error) => Err(error),
         }
     }

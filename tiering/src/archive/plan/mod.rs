@@ -96,7 +96,11 @@ pub(crate) fn judge_segment(name: &SegmentName, is_named: bool, frontier: &Front
 
 /// Judges an index page by the epoch in its name. A merge may put a page anywhere, so a page of the
 /// opened epoch is undecided: its owner remembers the ones it gave up.
-pub(crate) fn judge_page(leader_epoch: LeaderEpoch, is_named: bool, frontier: &Frontier) -> Verdict {
+pub(crate) fn judge_page(
+    leader_epoch: LeaderEpoch,
+    is_named: bool,
+    frontier: &Frontier,
+) -> Verdict {
     if is_named {
         Verdict::Named
     } else if leader_epoch < frontier.opened_epoch {
@@ -131,7 +135,10 @@ pub(crate) fn names(rows: &Rows, name: &SegmentName, log_start_offset: Offset) -
 /// Segments of `rows` that a trim from `before` to `after` made dead.
 pub(crate) fn dead_segments(rows: &Rows, before: Offset, after: Offset) -> Vec<SegmentName> {
     let is_dead = |next_offset: Offset| before < next_offset && next_offset <= after;
-    let dead = rows.segments().iter().filter(|meta| is_dead(meta.next_offset));
+    let dead = rows
+        .segments()
+        .iter()
+        .filter(|meta| is_dead(meta.next_offset));
     dead.map(SegmentName::from).collect()
 }
 

@@ -52,13 +52,27 @@ impl Fixture {
             budget: UploadBudget::default(),
             metrics: ArchiveMetrics::register(&registry).unwrap(),
             // One try: what the chain makes of retries is the chain's matter.
-            policy: RetryPolicy { deadline: Duration::ZERO, ..RetryPolicy::default() },
+            policy: RetryPolicy {
+                deadline: Duration::ZERO,
+                ..RetryPolicy::default()
+            },
         };
-        Self { objects, faults, deps, dir: tempfile::tempdir().unwrap() }
+        Self {
+            objects,
+            faults,
+            deps,
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub(crate) async fn open(&self, epoch: u32) -> Result<Archive, Error> {
-        Archive::open(self.deps.clone(), PARTITION, CLUSTER, LeaderEpoch::new(epoch)).await
+        Archive::open(
+            self.deps.clone(),
+            PARTITION,
+            CLUSTER,
+            LeaderEpoch::new(epoch),
+        )
+        .await
     }
 
     /// A sealed segment of batches of [`BATCH`] records in `[base, next)`.
@@ -69,7 +83,9 @@ impl Fixture {
     /// Segments of two batches each, back to back.
     pub(crate) fn segments(&self, base: u64, count: u64, epoch: u32) -> Vec<SealedSegment> {
         let bases = (0..count).map(|number| base + number * 2 * BATCH);
-        bases.map(|base| self.segment(base, base + 2 * BATCH, epoch)).collect()
+        bases
+            .map(|base| self.segment(base, base + 2 * BATCH, epoch))
+            .collect()
     }
 
     /// Everything in the bucket, without any fault in the way.
@@ -97,17 +113,29 @@ impl Fixture {
     pub(crate) async fn data_keys(&self) -> Vec<String> {
         let is_data =
             |key: &String| matches!(Key::parse(key), Some(Key::Segment(..) | Key::Page(..)));
-        self.bucket().await.into_iter().map(|object| object.key).filter(is_data).collect()
+        self.bucket()
+            .await
+            .into_iter()
+            .map(|object| object.key)
+            .filter(is_data)
+            .collect()
     }
 
     /// Keys of segments and pages that the latest manifest names.
     pub(crate) async fn named_keys(&self) -> Vec<String> {
         let (manifest, keys) = (self.manifest().await, Keys::new(PARTITION));
-        let mut named: Vec<String> =
-            manifest.pages().iter().map(|page| keys.page(page.into())).collect();
+        let mut named: Vec<String> = manifest
+            .pages()
+            .iter()
+            .map(|page| keys.page(page.into()))
+            .collect();
         let mut rows = vec![manifest.head().clone()];
         for page in manifest.pages() {
-            let bytes = self.plain_store().get(&keys.page(page.into())).await.unwrap();
+            let bytes = self
+                .plain_store()
+                .get(&keys.page(page.into()))
+                .await
+                .unwrap();
             rows.push(esker_index::Rows::decode_page(bytes, page).unwrap());
         }
         for meta in rows.iter().flat_map(esker_index::Rows::segments) {
@@ -128,7 +156,11 @@ impl Fixture {
     }
 
     pub(crate) async fn assert_nothing_dangles_if_any(&self) {
-        if view(&self.plain_store(), PARTITION).await.unwrap().is_some() {
+        if view(&self.plain_store(), PARTITION)
+            .await
+            .unwrap()
+            .is_some()
+        {
             self.assert_nothing_dangles().await;
         }
     }
@@ -168,7 +200,9 @@ fn write_segment(dir: &Path, base: u64, next: u64, epoch: u32) -> SealedSegment 
     let path = dir.join(format!("{base:020}-{next:020}.log"));
     std::fs::write(&path, &bytes).unwrap();
     let mut epochs = EpochHistory::new();
-    epochs.push(LeaderEpoch::new(epoch), Offset::new(base)).unwrap();
+    epochs
+        .push(LeaderEpoch::new(epoch), Offset::new(base))
+        .unwrap();
     SealedSegment {
         path,
         base_offset: Offset::new(base),

@@ -1,8 +1,6 @@
 //! Orphans, dead objects, old versions, merged pages.
 
-use esker_index::{
-    EpochHistory, IndexEntry, NewSegment, PAGES_PER_MERGE, SegmentMeta, Update,
-};
+use esker_index::{EpochHistory, IndexEntry, NewSegment, PAGES_PER_MERGE, SegmentMeta, Update};
 use esker_proto::types::{LeaderEpoch, Offset, Position, SegmentId, TimestampMs};
 use uuid::Uuid;
 
@@ -40,7 +38,10 @@ async fn collect_all(archive: &mut Archive) {
 async fn an_upload_that_may_yet_be_committed_survives_and_all_others_go() {
     let bucket = Fixture::new(1);
     let mut archive = bucket.open(5).await.unwrap();
-    archive.upload_many(&bucket.segments(0, 3, 5), &never()).await.unwrap();
+    archive
+        .upload_many(&bucket.segments(0, 3, 5), &never())
+        .await
+        .unwrap();
     let survivors = [
         segment_key(30, 5, 1), // ours, may be in flight
         segment_key(50, 5, 2),
@@ -60,12 +61,18 @@ async fn an_upload_that_may_yet_be_committed_survives_and_all_others_go() {
         bucket.plain_store().put_object(key, "x").await.unwrap();
     }
     let mut expected: Vec<String> = bucket.named_keys().await;
-    expected.extend(survivors.iter().filter(|key| Key::parse(key).is_some()).cloned());
+    expected.extend(
+        survivors
+            .iter()
+            .filter(|key| Key::parse(key).is_some())
+            .cloned(),
+    );
 
     collect_all(&mut archive).await;
 
     let mut there = bucket.data_keys().await;
-    (there.sort(), expected.sort());
+    there.sort();
+    expected.sort();
     assert_eq!(there, expected);
     assert!(bucket.plain_store().get(&survivors[6]).await.is_ok());
 }
@@ -75,11 +82,19 @@ async fn a_stale_listing_deletes_nothing_that_is_named() {
     for missing in 0..12 {
         let bucket = Fixture::new(1);
         let mut archive = bucket.open(1).await.unwrap();
-        archive.upload_many(&bucket.segments(0, 3, 1), &never()).await.unwrap();
+        archive
+            .upload_many(&bucket.segments(0, 3, 1), &never())
+            .await
+            .unwrap();
         drop(archive);
-        bucket.faults.inject(When::on(Op::List), Trouble::StaleList(missing));
+        bucket
+            .faults
+            .inject(When::on(Op::List), Trouble::StaleList(missing));
         let mut archive = bucket.open(2).await.unwrap();
-        archive.upload_many(&bucket.segments(30, 3, 2), &never()).await.unwrap();
+        archive
+            .upload_many(&bucket.segments(30, 3, 2), &never())
+            .await
+            .unwrap();
         collect_all(&mut archive).await;
         assert_eq!(archive.manifest().tiered_offset(), Offset::new(60));
         bucket.assert_nothing_dangles().await;
@@ -90,18 +105,30 @@ async fn a_stale_listing_deletes_nothing_that_is_named() {
 async fn trimmed_segments_are_deleted_without_a_listing_and_again_after_a_failure() {
     let bucket = Fixture::new(1);
     let mut archive = bucket.open(1).await.unwrap();
-    archive.upload_many(&bucket.segments(0, 4, 1), &never()).await.unwrap();
+    archive
+        .upload_many(&bucket.segments(0, 4, 1), &never())
+        .await
+        .unwrap();
     let before = bucket.deps.store.requests();
-    bucket.faults.inject(When::on(Op::Delete).skip(1).times(1), Trouble::FailBefore);
+    bucket
+        .faults
+        .inject(When::on(Op::Delete).skip(1).times(1), Trouble::FailBefore);
 
     archive.trim_below(Offset::new(25)).await.unwrap();
-    assert_eq!(bucket.data_keys().await.len(), 4, "the log start moves first");
+    assert_eq!(
+        bucket.data_keys().await.len(),
+        4,
+        "the log start moves first"
+    );
     archive.collect_garbage().await.unwrap_err();
     bucket.assert_nothing_dangles().await;
     let collected = archive.collect_garbage().await.unwrap();
 
     assert_eq!(collected.deleted.get(&Reason::Trimmed), Some(&2));
-    assert_eq!(bucket.deps.store.requests().since(&before).of(Verb::List), 0);
+    assert_eq!(
+        bucket.deps.store.requests().since(&before).of(Verb::List),
+        0
+    );
     bucket.assert_nothing_is_left_over().await;
 }
 
@@ -109,7 +136,9 @@ async fn trimmed_segments_are_deleted_without_a_listing_and_again_after_a_failur
 async fn deletion_goes_on_after_a_crash() {
     let bucket = Fixture::new(1);
     let mut old = bucket.open(1).await.unwrap();
-    old.upload_many(&bucket.segments(0, 4, 1), &never()).await.unwrap();
+    old.upload_many(&bucket.segments(0, 4, 1), &never())
+        .await
+        .unwrap();
     old.trim_below(Offset::new(30)).await.unwrap();
     drop(old);
 
@@ -121,11 +150,36 @@ async fn deletion_goes_on_after_a_crash() {
 }
 
 #[tokio::test]
+async fn whoever_looks_for_orphans_first_asks_whether_it_still_leads() {
+    let bucket = Fixture::new(1);
+    let mut old = bucket.open(1).await.unwrap();
+    drop(bucket.open(2).await.unwrap());
+    bucket
+        .plain_store()
+        .put_object(&segment_key(0, 0, 1), "x")
+        .await
+        .unwrap();
+    old.request_scan();
+
+    for _ in 0..2 {
+        assert_eq!(
+            old.collect_garbage().await.unwrap_err().kind(),
+            ErrorKind::Fenced
+        );
+    }
+
+    assert_eq!(bucket.data_keys().await.len(), 1);
+}
+
+#[tokio::test]
 async fn old_versions_go_and_those_that_opened_an_epoch_stay() {
     let bucket = Fixture::new(1);
     drop(bucket.open(1).await.unwrap());
     let mut archive = bucket.open(2).await.unwrap();
-    archive.upload(&bucket.segment(0, 500, 2), &never()).await.unwrap();
+    archive
+        .upload(&bucket.segment(0, 500, 2), &never())
+        .await
+        .unwrap();
     for offset in 1..=320 {
         archive.trim_below(Offset::new(offset)).await.unwrap();
     }
@@ -153,21 +207,35 @@ async fn old_versions_go_and_those_that_opened_an_epoch_stay() {
 async fn a_deleted_topic_leaves_nothing_and_its_neighbour_everything() {
     let bucket = Fixture::new(1);
     let mut archive = bucket.open(1).await.unwrap();
-    archive.upload_many(&bucket.segments(0, 3, 1), &never()).await.unwrap();
+    archive
+        .upload_many(&bucket.segments(0, 3, 1), &never())
+        .await
+        .unwrap();
     let mut neighbour = PARTITION;
     neighbour.partition = esker_proto::types::PartitionId::new(30);
     let key = Keys::new(neighbour).boundary(1);
     bucket.plain_store().put_object(&key, "x").await.unwrap();
-    bucket.faults.inject(When::on(Op::Delete).times(1), Trouble::FailBefore);
+    bucket
+        .faults
+        .inject(When::on(Op::Delete).times(1), Trouble::FailBefore);
 
-    delete_everything(&bucket.deps.store, PARTITION, &never()).await.unwrap_err();
+    delete_everything(&bucket.deps.store, PARTITION, &never())
+        .await
+        .unwrap_err();
     let cancelled = never();
     cancelled.cancel();
-    let error = delete_everything(&bucket.deps.store, PARTITION, &cancelled).await.unwrap_err();
+    let error = delete_everything(&bucket.deps.store, PARTITION, &cancelled)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     archive.delete_everything(&never()).await.unwrap();
 
-    let left: Vec<String> = bucket.bucket().await.into_iter().map(|object| object.key).collect();
+    let left: Vec<String> = bucket
+        .bucket()
+        .await
+        .into_iter()
+        .map(|object| object.key)
+        .collect();
     assert_eq!(left, [key]);
 }
 
@@ -181,7 +249,10 @@ fn imaginary(number: u64) -> Update {
         min_timestamp: TimestampMs::new(0),
         max_timestamp: TimestampMs::new(1),
     };
-    let (id, epoch) = (SegmentId::new(Uuid::from_u128(number.into())), LeaderEpoch::new(1));
+    let (id, epoch) = (
+        SegmentId::new(Uuid::from_u128(number.into())),
+        LeaderEpoch::new(1),
+    );
     Update::AddSegment(NewSegment {
         meta: SegmentMeta::of_entries(id, epoch, 0, &[entry]).unwrap(),
         entries: vec![entry],
@@ -193,8 +264,13 @@ fn imaginary(number: u64) -> Update {
 async fn add_imaginary(archive: &mut Archive, count: u64) {
     let first = archive.manifest().tiered_offset().get() / 10;
     for from in (first..first + count).step_by(512) {
-        let updates = (from..(first + count).min(from + 512)).map(imaginary).collect();
-        archive.commit(Update::All(updates), Fallout::default()).await.unwrap();
+        let updates = (from..(first + count).min(from + 512))
+            .map(imaginary)
+            .collect();
+        archive
+            .commit(Update::All(updates), Fallout::default())
+            .await
+            .unwrap();
     }
 }
 
@@ -214,8 +290,39 @@ async fn merged_pages_replace_the_ones_they_were_made_of() {
     let collected = archive.collect_garbage().await.unwrap();
 
     assert_eq!(collected.deleted[&Reason::Merged], PAGES_PER_MERGE as u64);
-    assert_eq!((pages_in(&bucket).await, archive.manifest().pages().len()), (1, 1));
+    assert_eq!(
+        (pages_in(&bucket).await, archive.manifest().pages().len()),
+        (1, 1)
+    );
     assert_eq!(archive.manifest().segment_count(), segments);
+}
+
+#[tokio::test]
+async fn a_page_is_in_place_before_the_manifest_that_names_it() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    add_imaginary(&mut archive, 1024).await;
+    for trouble in [Trouble::FailBefore, Trouble::FailAfter] {
+        bucket
+            .faults
+            .inject(When::on(Op::Put).key("/pages/").times(1), trouble);
+        bucket
+            .faults
+            .inject(When::on(Op::Head).times(1), Trouble::FailBefore);
+        let spill = archive.commit(Update::All(vec![imaginary(1024)]), Fallout::default());
+        assert!(spill.await.unwrap_err().is_retryable());
+        assert!(bucket.manifest().await.pages().is_empty());
+        bucket.faults.heal();
+    }
+    assert_eq!(pages_in(&bucket).await, 1);
+
+    add_imaginary(&mut archive, 1).await;
+    assert_eq!(
+        archive.collect_garbage().await.unwrap().deleted[&Reason::Orphan],
+        2
+    );
+    assert_eq!(pages_in(&bucket).await, 1);
+    assert_eq!(bucket.manifest().await.pages().len(), 1);
 }
 
 #[tokio::test]

@@ -3,13 +3,17 @@
 //! The last resort, for a manifest or index page that is damaged or gone. What is written is a new
 //! version in a new epoch, so the leader of the partition is deposed.
 
+mod write;
+
 use std::sync::Arc;
 
-use esker_index::{Manifest, ManifestParts, NewSegment, SegmentTrailer, Update};
+use esker_index::{Manifest, SegmentTrailer};
 use esker_proto::types::{
     ClusterId, LeaderEpoch, ManifestVersion, Offset, OffsetRange, TopicPartition,
 };
 use futures::{StreamExt, stream};
+
+use write::Rebuild;
 
 use super::{
     Anomaly, Damage, Depth, Progress, Scrubber, VerifyReport,
@@ -18,14 +22,11 @@ use super::{
     segment,
 };
 use crate::{
-    chain::{ChainName, ChainReader, Put, RetryPolicy, opening_nonce, put_definite},
+    chain::{ChainName, ChainReader},
     env::IdGenerator,
     error::{Error, ErrorKind},
     keys::{Keys, SegmentName},
 };
-
-/// Segments added to the manifest at a time: bounds the memory of their entries.
-const SEGMENTS_AT_A_TIME: usize = 256;
 
 /// How a manifest is rebuilt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,7 +116,13 @@ impl Scrubber {
         };
         (report.chosen, report.spare) = (chain, spare);
         if let (None, Cluster::One(cluster_id)) = (&report.refusal, cluster) {
-            let rebuild = Rebuild { scrubber: self, keys, ids, options, remains };
+            let rebuild = Rebuild {
+                scrubber: self,
+                keys,
+                ids,
+                options,
+                remains,
+            };
             report.manifest = Some(rebuild.write(cluster_id, &report.chosen).await?);
         }
         Ok(report)
@@ -123,7 +130,8 @@ impl Scrubber {
 
     async fn is_intact(&self, inventory: &Inventory) -> Result<bool, Error> {
         let (mut report, mut progress) = (VerifyReport::default(), Progress::default());
-        self.verify_partition(inventory, Depth::Sizes, &mut report, &mut progress).await?;
+        self.verify_partition(inventory, Depth::Sizes, &mut report, &mut progress)
+            .await?;
         let has_manifest = inventory.newest_version.is_some();
         Ok(has_manifest && report.is_intact())
     }
@@ -178,7 +186,10 @@ impl Scrubber {
     ) -> Result<(Vec<Candidate>, Cluster), Error> {
         let keys = Keys::new(inventory.topic_partition);
         let objects: Vec<_> = inventory.segments().collect();
-        let mut progress = Progress { partitions: 1, ..Progress::default() };
+        let mut progress = Progress {
+            partitions: 1,
+            ..Progress::default()
+        };
         progress.segments_total = objects.len() as u64;
         let reads = objects.into_iter().map(|(name, size_bytes)| async move {
             let outcome = self.trailer(keys, &name, size_bytes).await;
@@ -224,7 +235,11 @@ impl Scrubber {
         };
         let fits = SegmentName::from(&trailer.meta) == *name
             && trailer.topic_partition == keys.topic_partition();
-        Ok(if fits { Ok(trailer) } else { Err("trailer of another segment".to_owned()) })
+        Ok(if fits {
+            Ok(trailer)
+        } else {
+            Err("trailer of another segment".to_owned())
+        })
     }
 }
 
@@ -253,113 +268,5 @@ impl Cluster {
             Self::One(known) if known == cluster_id => self,
             Self::One(_) | Self::Several => Self::Several,
         }
-    }
-}
-
-struct Rebuild<'a> {
-    scrubber: &'a Scrubber,
-    keys: Keys,
-    ids: &'a dyn IdGenerator,
-    options: RebuildOptions,
-    remains: Remains,
-}
-
-impl Rebuild<'_> {
-    async fn write(self, cluster: ClusterId, chain: &[Candidate]) -> Result<Arc<Manifest>, Error> {
-        let newest = chain.last().map(|last| last.leader_epoch).unwrap_or_default();
-        let leader_epoch = newest.max(self.remains.epoch).next();
-        let start = chain.first().map_or(Offset::ZERO, |first| first.base_offset);
-        let mut manifest = Manifest::create_at(cluster, self.keys.topic_partition(), start);
-        manifest = self.apply(&manifest, Update::Open { leader_epoch }).await?;
-        for run in chain.chunks(SEGMENTS_AT_A_TIME) {
-            let segments = self.segments(run).await?;
-            let updates = segments.into_iter().map(Update::AddSegment).collect();
-            manifest = self.apply(&manifest, Update::All(updates)).await?;
-        }
-        let log_start_offset = start.max(self.remains.log_start_offset);
-        let trim = Update::TrimBelow { log_start_offset, page: None };
-        manifest = self.apply(&manifest, trim).await?;
-        let manifest = self.number(&manifest)?;
-        if !self.options.dry_run {
-            self.commit(&manifest).await?;
-        }
-        Ok(Arc::new(manifest))
-    }
-
-    /// Applies an update and puts the pages it spills.
-    async fn apply(&self, manifest: &Manifest, update: Update) -> Result<Manifest, Error> {
-        let index_error = |source| Error::Index { key: self.keys.manifests(), source };
-        let next = manifest.apply(update, self.ids.nonce()).map_err(index_error)?;
-        if !self.options.dry_run {
-            for page in next.new_pages {
-                let key = self.keys.page((&page.page_ref).into());
-                self.scrubber.store.put_object(&key, page.bytes).await?;
-            }
-        }
-        Ok(next.manifest)
-    }
-
-    /// Reads the trailers of chosen segments again, for their entries.
-    async fn segments(&self, run: &[Candidate]) -> Result<Vec<NewSegment>, Error> {
-        let mut segments = Vec::with_capacity(run.len());
-        let names: Vec<SegmentName> = run.iter().map(name_of).collect();
-        let reads = names.into_iter().map(|name| self.segment(name));
-        let reads: Vec<_> = reads.collect();
-        let mut reads = stream::iter(reads).buffered(self.scrubber.concurrency);
-        while let Some(segment) = reads.next().await {
-            segments.push(segment?);
-        }
-        Ok(segments)
-    }
-
-    async fn segment(&self, name: SegmentName) -> Result<NewSegment, Error> {
-        let key = self.keys.segment(name);
-        let size_bytes = self.scrubber.store.head(&key).await?.size_bytes;
-        let trailer = self.scrubber.trailer(self.keys, &name, size_bytes).await?;
-        let trailer = trailer.map_err(|reason| Error::corrupt(key, reason))?;
-        let SegmentTrailer { meta, entries, epochs, producers, .. } = trailer;
-        Ok(NewSegment { meta, entries, epochs, producers })
-    }
-
-    /// Gives the manifest its place in the chain, and a nonce that says that it opens an epoch.
-    fn number(&self, manifest: &Manifest) -> Result<Manifest, Error> {
-        let mut header = *manifest.header();
-        header.version = ManifestVersion::new(self.remains.slot);
-        header.nonce = opening_nonce(self.ids);
-        let numbered = Manifest::from_parts(ManifestParts {
-            header,
-            log_start_offset: manifest.log_start_offset(),
-            tiered_offset: manifest.tiered_offset(),
-            epochs: manifest.epochs().clone(),
-            producers: manifest.producers().clone(),
-            pages: manifest.pages().into(),
-            head: manifest.head().clone(),
-        });
-        numbered.map_err(|source| Error::Index { key: self.keys.manifests(), source })
-    }
-
-    async fn commit(&self, manifest: &Manifest) -> Result<(), Error> {
-        let key = ChainName::Manifest(self.keys).slot(self.remains.slot);
-        let body = manifest.encode(self.remains.prev_sha256);
-        let policy = RetryPolicy::default();
-        match put_definite(&self.scrubber.store, &key, body, Manifest::nonce_of, policy).await {
-            Put::Won => Ok(()),
-            Put::Lost(_) => {
-                let ours = u64::from(manifest.header().leader_epoch.get());
-                Err(Error::Fenced { key, ours, theirs: ours })
-            }
-            Put::Refused(error) => Err(error),
-            Put::Unknown(error) => {
-                Err(Error::OutcomeUnknown { key, source: Some(Arc::new(error)) })
-            }
-        }
-    }
-}
-
-const fn name_of(candidate: &Candidate) -> SegmentName {
-    SegmentName {
-        base_offset: candidate.base_offset,
-        leader_epoch: candidate.leader_epoch,
-        segment_id: candidate.segment_id,
     }
 }
