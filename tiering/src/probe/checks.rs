@@ -72,6 +72,11 @@ impl Probe<'_> {
                 ) {
                     return Ok(false);
                 }
+                if error.is_not_found() {
+                    let detail = "a put was answered by 404: endpoint= names no object store, or \
+                                  there is no such bucket";
+                    return Err(self.refuse(WRITE, detail));
+                }
                 Err(self.refuse_for(WRITE, &error))
             }
         }

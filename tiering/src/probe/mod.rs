@@ -10,7 +10,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use uuid::Uuid;
 
@@ -116,13 +116,22 @@ impl Probe<'_> {
     }
 }
 
-/// The error and, where they say more, its causes.
+/// What to tell about an error in one line: its causes only where no advice is known.
 fn explain(error: &Error) -> String {
-    let mut text = error.to_string();
-    if let Error::Store { source, .. } = error {
-        let cause: String = source.to_string().chars().take(300).collect();
-        text.push_str(": ");
-        text.push_str(&cause.replace(['\n', '\r'], " "));
+    let Error::Store { fault, source, .. } = error else {
+        return error.to_string();
+    };
+    if fault.is_plain() {
+        return fault.to_string();
     }
-    text
+    let mut text = format!("{fault}: {source}");
+    let mut cause = source.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    text.chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(400)
+        .collect()
 }

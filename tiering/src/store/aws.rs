@@ -5,11 +5,14 @@ use std::{sync::Arc, time::UNIX_EPOCH};
 
 use async_trait::async_trait;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
-use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_credential_types::provider::{
+    ProvideCredentials, SharedCredentialsProvider, error::CredentialsError,
+};
 use esker_proto::types::TimestampMs;
 use object_store::{CredentialProvider, aws::AwsCredential};
 use tokio::sync::Mutex;
 
+use super::fault::NoCredentials;
 use crate::env::Clock;
 
 /// Credentials are renewed this long before they expire.
@@ -51,12 +54,7 @@ impl ChainCredentials {
     }
 
     async fn renew(&self) -> object_store::Result<Current> {
-        let found = self.chain.provide_credentials().await.map_err(|source| {
-            object_store::Error::Unauthenticated {
-                path: String::new(),
-                source: Box::new(source),
-            }
-        })?;
+        let found = self.chain.provide_credentials().await.map_err(missing)?;
         let expiry = found
             .expiry()
             .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -73,6 +71,21 @@ impl ChainCredentials {
             credential: Arc::new(credential),
             renew_at,
         })
+    }
+}
+
+fn missing(error: CredentialsError) -> object_store::Error {
+    let is_lasting = matches!(
+        error,
+        CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_)
+    );
+    let source = NoCredentials {
+        is_lasting,
+        source: error.into(),
+    };
+    object_store::Error::Generic {
+        store: "S3",
+        source: source.into(),
     }
 }
 

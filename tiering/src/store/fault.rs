@@ -9,6 +9,16 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::ErrorKind;
 
+/// No credentials came, so that no request was sent.
+#[derive(Debug, thiserror::Error)]
+#[error("no credentials")]
+pub(super) struct NoCredentials {
+    /// Whether asking again is of no use.
+    pub is_lasting: bool,
+    #[source]
+    pub source: Box<dyn StdError + Send + Sync>,
+}
+
 /// What went wrong in or before the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -33,6 +43,8 @@ pub enum Fault {
     BadCredentials,
     /// There are none.
     NoCredentials,
+    /// Whoever hands them out does not answer.
+    CredentialsUnreachable,
     /// They were good once.
     ExpiredToken,
     /// This machine's clock is off.
@@ -89,6 +101,9 @@ impl Fault {
             Self::NoCredentials => {
                 "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role"
             }
+            Self::CredentialsUnreachable => {
+                "no credentials could be fetched: set AWS_ACCESS_KEY_ID or AWS_PROFILE, or check the role"
+            }
             Self::ExpiredToken => "the session token has expired: log in again, or renew it",
             Self::ClockSkew => "this machine's clock is off: set it by NTP",
             Self::Unsupported => "the store cannot do this",
@@ -107,6 +122,7 @@ impl Fault {
             | Self::Timeout
             | Self::Interrupted
             | Self::BadDigest
+            | Self::CredentialsUnreachable
             | Self::DiskFull
             | Self::Other => ErrorKind::Unavailable,
             Self::AccessDenied
@@ -124,6 +140,18 @@ impl Fault {
             | Self::Exists => ErrorKind::Invalid,
             Self::Disk(_) => ErrorKind::Unavailable,
         }
+    }
+
+    /// Whether it says all there is to say.
+    pub(crate) const fn is_plain(&self) -> bool {
+        !matches!(
+            self,
+            Self::Other
+                | Self::Disk(_)
+                | Self::Refused(_)
+                | Self::NoCredentials
+                | Self::CredentialsUnreachable
+        )
     }
 
     /// Whether a write that ended so surely changed nothing.
@@ -155,6 +183,14 @@ impl Fault {
     }
 
     fn of_cause(cause: &(dyn StdError + 'static)) -> Option<Self> {
+        if let Some(error) = cause.downcast_ref::<NoCredentials>() {
+            let fault = if error.is_lasting {
+                Self::NoCredentials
+            } else {
+                Self::CredentialsUnreachable
+            };
+            return Some(fault);
+        }
         if let Some(error) = cause.downcast_ref::<io::Error>() {
             return Self::of_io(error.kind());
         }

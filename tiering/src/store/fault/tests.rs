@@ -142,3 +142,26 @@ fn only_refusals_before_the_write_are_free_of_side_effects() {
     assert!(!throttled.has_no_side_effects());
     assert!(!Fault::Timeout.has_no_side_effects());
 }
+
+#[test]
+fn missing_credentials_are_told_from_those_that_are_late() {
+    let error = |is_lasting| {
+        let source = NoCredentials {
+            is_lasting,
+            source: "no provider".into(),
+        };
+        object_store::Error::Generic {
+            store: "S3",
+            source: source.into(),
+        }
+    };
+
+    assert_eq!(Fault::of(&error(true)).kind(), ErrorKind::Forbidden);
+    assert!(
+        Fault::of(&error(true))
+            .to_string()
+            .contains("AWS_ACCESS_KEY_ID")
+    );
+    assert_eq!(Fault::of(&error(false)).kind(), ErrorKind::Unavailable);
+    assert!(Fault::of(&error(false)).has_no_side_effects());
+}
