@@ -424,3 +424,26 @@ async fn after_a_crash_between_put_and_commit_the_segment_is_uploaded_anew() {
     new.collect_garbage().await.unwrap();
     bucket.assert_nothing_is_left_over().await;
 }
+
+/// The owner of a partition and the tools run these in tasks. Compiling is the test.
+#[expect(dead_code, reason = "only its types are of interest")]
+fn futures_can_be_spawned(
+    mut archive: crate::archive::Archive,
+    scrubber: crate::scrub::Scrubber,
+) -> impl Send {
+    async move {
+        let policy = esker_index::retention::RetentionPolicy::default();
+        let ids = crate::env::RandomIds;
+        archive.upload_many(&[], &never()).await?;
+        archive
+            .apply_retention(esker_proto::types::TimestampMs::new(0), policy)
+            .await?;
+        archive.collect_garbage().await?;
+        archive.delete_everything(&never()).await?;
+        scrubber.verify(None, crate::scrub::Depth::Bytes).await?;
+        scrubber
+            .rebuild_index(PARTITION, &ids, crate::scrub::RebuildOptions::default())
+            .await?;
+        scrubber.plan_garbage(None).await
+    }
+}
