@@ -43,7 +43,7 @@
 //!    and pages that lie wholly below it.
 //! 4. Merge: the merged pages, then the manifest version that names them, then the deletion of the
 //!    pages they replace.
-//! 5. Collection of manifest versions: the boundary, then the versions at or below it.
+//! 5. Collection of manifest versions: the boundary, then the versions below it.
 //!
 //! Data before the pointer, the pointer by a conditional write, deletion after the pointer.
 //!
@@ -93,7 +93,7 @@
 //! | commit, before local deletion | local copies too many | deletes them again by the tiered offset |
 //! | trim committed | dead segments | finds them by listing below the first live segment |
 //! | some deletions | fewer dead segments | the same |
-//! | boundary written | dead manifest versions | deletes at or below the boundary again |
+//! | boundary written | dead manifest versions | deletes below the boundary again |
 //!
 //! # Garbage
 //!

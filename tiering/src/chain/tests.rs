@@ -292,10 +292,13 @@ async fn doubtful_replies_end_in_the_truth() {
         let mut chain = bench.open(1).await.unwrap();
         bench.faults.inject(When::on(Op::Create).times(1), trouble);
 
-        // A hang outlasts the deadline; the handle then knows that it does not know.
+        // A hang outlasts the deadline, and the handle knows that it does not know. All else is
+        // settled within the call.
         match bench.append(&mut chain, 1).await {
             Ok(_) => assert!(!chain.is_in_doubt()),
             Err(error) => {
+                let hung = matches!(trouble, Trouble::Hang | Trouble::HangAfter);
+                assert!(hung, "{trouble:?}: {error}");
                 assert_eq!(error.kind(), ErrorKind::Unknown, "{trouble:?}: {error}");
                 assert!(chain.settle().await.unwrap(), "{trouble:?}");
             }
