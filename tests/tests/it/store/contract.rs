@@ -6,7 +6,7 @@ use bytes::Bytes;
 use esker_tiering::{
     ErrorKind,
     chain::{Put, RetryPolicy, put_definite},
-    env::RandomIds,
+    env::{RandomIds, TaskSet},
     probe::{PROBE_DEADLINE, check_store},
     store::{CreateOutcome, Store},
 };
@@ -57,7 +57,10 @@ pub(crate) async fn one_of_32_racing_creates_wins(store: &Store) {
         let key = format!("race/{round}");
         let attempts = (0..32).map(|rival| {
             let (store, key) = (store.clone(), key.clone());
-            tokio::task::spawn(async move { store.create(&key, body(rival)).await })
+            TaskSet::new().spawn(
+                "rival",
+                async move { store.create(&key, body(rival)).await },
+            )
         });
         let outcomes = join_all(attempts).await;
         let created =
@@ -83,9 +86,9 @@ pub(crate) async fn one_of_many_racing_definite_puts_wins_and_the_others_see_it(
         let key = format!("definite/{round}");
         let rivals = (0..16).map(|rival| {
             let (store, key) = (store.clone(), key.clone());
-            tokio::task::spawn(
-                async move { put(&store, &key, rival, RetryPolicy::default()).await },
-            )
+            TaskSet::new().spawn("rival", async move {
+                put(&store, &key, rival, RetryPolicy::default()).await
+            })
         });
         let outcomes = join_all(rivals).await;
         let kept = store.get(&key).await.unwrap();

@@ -6,15 +6,15 @@ use esker_tests::s3::{
     ACCESS_KEY, Condition, Fault, Rule, S3Server, SECRET_KEY, Status, Verb, serve,
 };
 use esker_tiering::{
-    env::RandomIds,
+    env::{RandomIds, TaskSet},
     probe::{PROBE_DEADLINE, check_store},
     store::Store,
 };
 use s3s::{auth::SimpleAuth, service::S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
-use tokio::{net::TcpListener, task::JoinHandle};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::net::TcpListener;
+use tokio_util::sync::DropGuard;
 
 use super::places::{open, options, s3_of, s3_url};
 use crate::support::BUCKET;
@@ -45,7 +45,6 @@ struct PlainS3sFs {
     url: String,
     _home: TempDir,
     _stop: DropGuard,
-    _task: JoinHandle<()>,
 }
 
 async fn plain_s3s_fs() -> PlainS3sFs {
@@ -55,13 +54,15 @@ async fn plain_s3s_fs() -> PlainS3sFs {
     service.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let stop = CancellationToken::new();
-    let task = tokio::task::spawn(serve(listener, service.build(), stop.clone()));
+    let tasks = TaskSet::new();
+    tasks.spawn(
+        "s3s-fs",
+        serve(listener, service.build(), tasks.token().clone()),
+    );
     PlainS3sFs {
         url,
         _home: home,
-        _stop: stop.drop_guard(),
-        _task: task,
+        _stop: tasks.token().clone().drop_guard(),
     }
 }
 
