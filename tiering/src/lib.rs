@@ -109,7 +109,7 @@
 //! - A store that lets two creators of one key both win. [`probe`] refuses it at start.
 //! - A lifecycle rule of the bucket that deletes live objects. [`scrub`] finds the damage.
 //! - Two owners that were given the same leader epoch: commits stay safe, since a slot has one
-//!   writer, but they fence each other to and fro.
+//!   writer and the loser is fenced, but either may open again.
 //! - Compaction of small segments into larger ones.
 
 pub mod archive;

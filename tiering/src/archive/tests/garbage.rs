@@ -351,6 +351,29 @@ async fn trimming_across_pages_deletes_their_segments_and_then_the_pages() {
 }
 
 #[tokio::test]
+async fn dead_segments_of_a_page_that_stays_are_found_after_a_crash() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    add_imaginary(&mut archive, 1024 * 2).await;
+    for key in (0..1024).map(|number| segment_key(number * 10, 1, number.into())) {
+        bucket.plain_store().put_object(&key, "x").await.unwrap();
+    }
+    archive.trim_below(Offset::new(5005)).await.unwrap();
+    drop(archive);
+
+    let collected = bucket
+        .open(2)
+        .await
+        .unwrap()
+        .collect_garbage()
+        .await
+        .unwrap();
+
+    assert_eq!(collected.deleted[&Reason::Trimmed], 500);
+    assert_eq!(bucket.data_keys().await.len(), 524 + 1);
+}
+
+#[tokio::test]
 async fn an_unreadable_page_stops_neither_a_trim_nor_other_deletions() {
     let bucket = Fixture::new(1);
     let mut archive = bucket.open(1).await.unwrap();
