@@ -47,6 +47,8 @@
 #![warn(missing_docs)]
 
 mod admin;
+#[cfg(feature = "cli")]
+pub mod cli;
 mod client;
 mod config;
 mod consumer;

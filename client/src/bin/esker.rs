@@ -1,2 +1,7 @@
-//! The esker command.
-fn main() {}
+//! The `esker` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    esker_client::cli::main()
+}

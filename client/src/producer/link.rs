@@ -68,7 +68,7 @@ enum Phase {
     },
     Answering {
         address: Address,
-        answers: Streaming<v1::ProduceResponse>,
+        answers: Box<Streaming<v1::ProduceResponse>>,
     },
     Broken,
 }
@@ -83,7 +83,7 @@ impl Phase {
             } => Some(connect(address, connect_timeout, requests).await),
             Self::Calling { address, call } => match call.await {
                 Ok(response) => match read_head(response) {
-                    Ok(answers) => Some(answer(address, answers).await),
+                    Ok(answers) => Some(answer(address, Box::new(answers)).await),
                     Err(error) => Some((Event::Broken(error), Self::Broken)),
                 },
                 Err(error) => Some((Event::Broken(Error::broken(address, error)), Self::Broken)),
@@ -109,7 +109,10 @@ async fn connect(
     (Event::Opened, Phase::Calling { address, call })
 }
 
-async fn answer(address: Address, mut answers: Streaming<v1::ProduceResponse>) -> (Event, Phase) {
+async fn answer(
+    address: Address,
+    mut answers: Box<Streaming<v1::ProduceResponse>>,
+) -> (Event, Phase) {
     match answers.message().await {
         Ok(Some(answer)) => (
             Event::Answered(answer),

@@ -1,0 +1,46 @@
+//! An S3 server in memory for benches: `esker-test-s3`, as a child process.
+
+use std::process::Stdio;
+
+use anyhow::Context;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use super::agent::sibling;
+
+/// The server; it ends with this value.
+pub(super) struct MemoryS3 {
+    _child: Child,
+    url: String,
+}
+
+impl MemoryS3 {
+    /// Starts one with an empty bucket.
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let mut child = Command::new(sibling("esker-test-s3")?)
+            .args(["--listen", "127.0.0.1:0", "--bucket", "bench"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("esker-test-s3 cannot be started")?;
+        let output = child.stdout.take().context("its output is not at hand")?;
+        let line = BufReader::new(output)
+            .lines()
+            .next_line()
+            .await?
+            .unwrap_or_default();
+        let endpoint = line
+            .strip_prefix("listening on ")
+            .context("it does not say where it listens")?;
+        let url = format!("s3://bench/esker?endpoint={endpoint}&region=us-east-1");
+        Ok(Self { _child: child, url })
+    }
+
+    /// The URL of its bucket.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+}

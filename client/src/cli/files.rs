@@ -1,0 +1,44 @@
+//! Input and output: files, or `-` for standard input and output.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, IsTerminal, Read, Write},
+    path::Path,
+};
+
+use anyhow::Context;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Opens a file to read, or standard input for `-`; with its size, if that is known.
+pub(super) fn input(path: &Path) -> anyhow::Result<(BufReader<Box<dyn Read>>, Option<u64>)> {
+    if path == Path::new("-") {
+        return Ok((
+            BufReader::with_capacity(BUFFER_BYTES, Box::new(io::stdin())),
+            None,
+        ));
+    }
+    let opened = || format!("{} cannot be read", path.display());
+    let file = File::open(path).with_context(opened)?;
+    let metadata = file.metadata().with_context(opened)?;
+    anyhow::ensure!(!metadata.is_dir(), "{} is a directory", path.display());
+    let size = metadata.is_file().then(|| metadata.len());
+    Ok((BufReader::with_capacity(BUFFER_BYTES, Box::new(file)), size))
+}
+
+/// Creates a file to write, or takes standard output for `-`.
+pub(super) fn output(path: &Path) -> anyhow::Result<Box<dyn Write>> {
+    if path == Path::new("-") {
+        let stdout = io::stdout();
+        // A person wants each line at once; a pipe wants few writes.
+        let bytes = if stdout.is_terminal() {
+            0
+        } else {
+            BUFFER_BYTES
+        };
+        return Ok(Box::new(BufWriter::with_capacity(bytes, stdout)));
+    }
+    let file =
+        File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
+    Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file)))
+}

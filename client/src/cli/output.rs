@@ -1,0 +1,77 @@
+//! Tables for people, JSON for scripts.
+
+use std::io::{self, Write};
+
+use bytesize::ByteSize;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+/// Prints one JSON value on a line of its own.
+pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// A table without lines; the columns named in `numbers` are set to the right.
+pub(super) fn table(headings: &[&str], numbers: &[usize]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_header(headings.to_vec());
+    for column in numbers {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Prints a table, without the blanks that fill its last column.
+pub(super) fn print(table: &Table) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    table
+        .lines()
+        .try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+/// A size for people.
+pub(super) fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+/// A limit for people: -1 is none.
+pub(super) fn limit(limit: i64, show: impl Fn(u64) -> String) -> String {
+    u64::try_from(limit).map_or_else(|_| "unlimited".to_owned(), show)
+}
+
+/// A number with a comma before each third digit.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! `esker topic`.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Subcommand;
+use esker_proto::v1::{PartitionDescription, TopicSummary};
+use serde_json::{Value, json};
+
+use super::{
+    Common,
+    output::{self, grouped, limit, size},
+};
+use crate::{AlterTopicRequest, Offset, PartitionId, TopicSettings};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TopicCommand {
+    /// Create a topic
+    Create {
+        name: String,
+        /// Number of partitions [default: the agent's]
+        #[arg(long, short, default_value_t = 0, hide_default_value = true)]
+        partitions: u32,
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
+    /// List topics
+    List,
+    /// Show a topic's settings and partitions
+    Describe { name: String },
+    /// Change a topic's settings, or add partitions
+    ///
+    /// Adding partitions changes where new records of a key go: from then on the order of a key's
+    /// records is kept among the new ones and among the old ones, not between the two.
+    Alter {
+        name: String,
+        /// New number of partitions; never fewer than now
+        #[arg(long, short, default_value_t = 0, hide_default_value = true)]
+        partitions: u32,
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// Setting to give back to the agent's default, e.g. retention-ms
+        #[arg(long, value_name = "SETTING")]
+        reset: Vec<String>,
+    },
+    /// Delete a topic and everything in it
+    Delete { name: String },
+    /// Remove a partition's records below an offset
+    Trim {
+        name: String,
+        #[arg(long)]
+        partition: u32,
+        /// First offset to keep; at most the tiered offset
+        #[arg(long)]
+        before: u64,
+    },
+    /// Upload everything that was appended so far, now
+    Seal {
+        name: String,
+        /// Also drop the local copies
+        #[arg(long)]
+        drop_local: bool,
+        #[arg(long, default_value = "2m", value_parser = humantime::parse_duration)]
+        timeout: Duration,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SettingsArgs {
+    /// Remove records older than this, e.g. 7d; `forever` keeps them
+    #[arg(long, value_parser = retention)]
+    retention: Option<i64>,
+    /// Remove the oldest data of a partition beyond this size; `unlimited` for none
+    #[arg(long, value_parser = retention_bytes)]
+    retention_bytes: Option<i64>,
+    /// Also keep so much of what is in the bucket on local disk
+    #[arg(long, value_name = "SIZE")]
+    local_retention_bytes: Option<ByteSize>,
+    /// Seal a segment at this size
+    #[arg(long, value_name = "SIZE")]
+    segment_bytes: Option<ByteSize>,
+    /// Seal a segment at this age
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    segment_age: Option<Duration>,
+    /// Largest batch accepted
+    #[arg(long, value_name = "SIZE")]
+    batch_bytes_max: Option<ByteSize>,
+}
+
+impl SettingsArgs {
+    fn to_wire(&self) -> TopicSettings {
+        TopicSettings {
+            retention_ms: self.retention,
+            retention_bytes: self.retention_bytes,
+            local_retention_bytes: self.local_retention_bytes.map(|size| size.as_u64()),
+            segment_bytes: self.segment_bytes.map(|size| size.as_u64()),
+            segment_ms: self
+                .segment_age
+                .and_then(|age| u64::try_from(age.as_millis()).ok()),
+            batch_bytes_max: self
+                .batch_bytes_max
+                .and_then(|size| u32::try_from(size.as_u64()).ok()),
+        }
+    }
+}
+
+fn retention(text: &str) -> Result<i64, String> {
+    if text == "forever" {
+        return Ok(-1);
+    }
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    i64::try_from(time.as_millis()).map_err(|_| "too long".to_owned())
+}
+
+fn retention_bytes(text: &str) -> Result<i64, String> {
+    if text == "unlimited" {
+        return Ok(-1);
+    }
+    let size: ByteSize = text.parse()?;
+    i64::try_from(size.as_u64()).map_err(|_| "too large".to_owned())
+}
+
+pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Result<()> {
+    let admin = common.connect().await?.admin();
+    match command {
+        TopicCommand::Create {
+            name,
+            partitions,
+            settings,
+        } => {
+            let topic = admin
+                .create_topic(&name, partitions, settings.to_wire())
+                .await?;
+            said(common, &topic, "created")
+        }
+        TopicCommand::List => list(common, &admin.list_topics().await?),
+        TopicCommand::Describe { name } => {
+            let described = admin.describe_topic(&name).await?;
+            let topic = described.topic.unwrap_or_default();
+            describe(common, &topic, &described.partitions)
+        }
+        TopicCommand::Alter {
+            name,
+            partitions,
+            settings,
+            reset,
+        } => {
+            let settings = Some(settings.to_wire());
+            let request = AlterTopicRequest {
+                name,
+                partitions,
+                settings,
+                reset,
+            };
+            said(common, &admin.alter_topic(request).await?, "altered")
+        }
+        TopicCommand::Delete { name } => {
+            admin.delete_topic(&name).await?;
+            done(
+                common,
+                &json!({ "deleted": name }),
+                &format!("topic {name} deleted"),
+            )
+        }
+        TopicCommand::Trim {
+            name,
+            partition,
+            before,
+        } => {
+            let partition = PartitionId::new(partition);
+            let start = admin
+                .trim_partition(&name, partition, Offset::new(before))
+                .await?;
+            let value = json!({ "topic": name, "partition": partition, "log_start_offset": start });
+            done(
+                common,
+                &value,
+                &format!("topic {name}, partition {partition} begins at {start}"),
+            )
+        }
+        TopicCommand::Seal {
+            name,
+            drop_local,
+            timeout,
+        } => {
+            admin.seal_topic(&name, drop_local, timeout).await?;
+            done(
+                common,
+                &json!({ "sealed": name }),
+                &format!("topic {name} is in the bucket"),
+            )
+        }
+    }
+}
+
+fn done(common: &Common, value: &Value, text: &str) -> anyhow::Result<()> {
+    if common.json {
+        return output::json(value);
+    }
+    println!("{text}");
+    Ok(())
+}
+
+fn said(common: &Common, topic: &TopicSummary, what: &str) -> anyhow::Result<()> {
+    let text = format!(
+        "topic {} {what}, {} partitions",
+        topic.name, topic.partitions
+    );
+    done(common, &topic_json(topic), &text)
+}
+
+fn list(common: &Common, topics: &[TopicSummary]) -> anyhow::Result<()> {
+    if common.json {
+        return output::json(&topics.iter().map(topic_json).collect::<Vec<_>>());
+    }
+    let mut table = output::table(&["TOPIC", "PARTITIONS", "RETENTION", "ID"], &[1]);
+    for topic in topics {
+        let settings = topic.settings.unwrap_or_default();
+        let retention = limit(settings.retention_ms.unwrap_or(-1), shown_millis);
+        let partitions = topic.partitions.to_string();
+        table.add_row([
+            topic.name.clone(),
+            partitions,
+            retention,
+            topic.topic_id.clone(),
+        ]);
+    }
+    Ok(output::print(&table)?)
+}
+
+fn describe(
+    common: &Common,
+    topic: &TopicSummary,
+    partitions: &[PartitionDescription],
+) -> anyhow::Result<()> {
+    if common.json {
+        let mut value = topic_json(topic);
+        value["partitions"] = partitions.iter().map(partition_json).collect();
+        return output::json(&value);
+    }
+    println!("topic {}   id {}", topic.name, topic.topic_id);
+    println!("{}\n", settings_line(&topic.settings.unwrap_or_default()));
+    let headings = [
+        "PARTITION",
+        "EPOCH",
+        "START",
+        "TIERED",
+        "END",
+        "LOCAL",
+        "BUCKET",
+        "SEGMENTS",
+        "STATE",
+    ];
+    let mut table = output::table(&headings, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    for p in partitions {
+        let state = if p.offline_reason.is_empty() {
+            "ok"
+        } else {
+            &p.offline_reason
+        };
+        table.add_row([
+            p.partition.to_string(),
+            p.leader_epoch.to_string(),
+            grouped(p.log_start_offset),
+            grouped(p.tiered_offset),
+            grouped(p.high_watermark),
+            size(p.local_bytes),
+            size(p.bucket_bytes),
+            grouped(p.bucket_segments),
+            state.to_owned(),
+        ]);
+    }
+    Ok(output::print(&table)?)
+}
+
+fn settings_line(settings: &TopicSettings) -> String {
+    format!(
+        "retention {} and {}, segments of {} or {}, {} kept locally, batches up to {}",
+        limit(settings.retention_ms.unwrap_or(-1), shown_millis),
+        limit(settings.retention_bytes.unwrap_or(-1), size),
+        size(settings.segment_bytes.unwrap_or_default()),
+        shown_millis(settings.segment_ms.unwrap_or_default()),
+        size(settings.local_retention_bytes.unwrap_or_default()),
+        size(settings.batch_bytes_max.unwrap_or_default().into()),
+    )
+}
+
+fn shown_millis(millis: u64) -> String {
+    humantime::format_duration(Duration::from_millis(millis)).to_string()
+}
+
+fn topic_json(topic: &TopicSummary) -> Value {
+    let settings = topic.settings.unwrap_or_default();
+    json!({
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partition_count": topic.partitions,
+        "settings": {
+            "retention_ms": settings.retention_ms,
+            "retention_bytes": settings.retention_bytes,
+            "local_retention_bytes": settings.local_retention_bytes,
+            "segment_bytes": settings.segment_bytes,
+            "segment_ms": settings.segment_ms,
+            "batch_bytes_max": settings.batch_bytes_max,
+        },
+    })
+}
+
+fn partition_json(p: &PartitionDescription) -> Value {
+    json!({
+        "partition": p.partition,
+        "leader": p.leader,
+        "leader_epoch": p.leader_epoch,
+        "log_start_offset": p.log_start_offset,
+        "local_log_start_offset": p.local_log_start_offset,
+        "tiered_offset": p.tiered_offset,
+        "high_watermark": p.high_watermark,
+        "log_end_offset": p.log_end_offset,
+        "local_bytes": p.local_bytes,
+        "bucket_bytes": p.bucket_bytes,
+        "bucket_segments": p.bucket_segments,
+        "unuploaded_bytes": p.unuploaded_bytes,
+        "offline_reason": p.offline_reason,
+    })
+}
