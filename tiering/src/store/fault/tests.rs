@@ -16,89 +16,46 @@ fn xml(code: &str, rest: &str) -> String {
     format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message>{rest}</Error>")
 }
 
-fn refusals() -> Vec<(u16, String, ErrorKind, &'static str)> {
-    let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is wrong; expecting 'eu-west-1'</Message></Error>";
-    vec![
-        (
-            404,
-            xml("NoSuchBucket", ""),
-            ErrorKind::Invalid,
-            "no such bucket",
-        ),
-        (
-            301,
-            xml("PermanentRedirect", ""),
-            ErrorKind::Invalid,
-            "set region=",
-        ),
-        (
-            400,
-            malformed.to_owned(),
-            ErrorKind::Invalid,
-            "set region=eu-west-1",
-        ),
-        (
-            403,
-            xml("AccessDenied", ""),
-            ErrorKind::Forbidden,
-            "access denied",
-        ),
-        (403, String::new(), ErrorKind::Forbidden, "access denied"),
-        (
-            403,
-            xml("InvalidAccessKeyId", ""),
-            ErrorKind::Forbidden,
-            "AWS_ACCESS_KEY_ID",
-        ),
-        (
-            403,
-            xml("SignatureDoesNotMatch", ""),
-            ErrorKind::Forbidden,
-            "AWS_ACCESS_KEY_ID",
-        ),
-        (
-            400,
-            xml("ExpiredToken", ""),
-            ErrorKind::Forbidden,
-            "expired",
-        ),
-        (
-            403,
-            xml("RequestTimeTooSkewed", ""),
-            ErrorKind::Forbidden,
-            "clock",
-        ),
-        (
-            503,
-            xml("SlowDown", ""),
-            ErrorKind::Unavailable,
-            "fewer requests",
-        ),
-        (
-            500,
-            xml("InternalError", ""),
-            ErrorKind::Unavailable,
-            "failed",
-        ),
-        (502, "<html>".to_owned(), ErrorKind::Unavailable, "failed"),
-        (
-            400,
-            xml("InvalidBucketName", ""),
-            ErrorKind::Invalid,
-            "InvalidBucketName",
-        ),
-        (
-            501,
-            xml("NotImplemented", ""),
-            ErrorKind::Invalid,
-            "cannot do",
-        ),
-    ]
-}
+const ELSEWHERE: &str = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region \
+                         'us-east-1' is wrong; expecting 'eu-west-1'</Message></Error>";
+
+/// Status, error code or whole body, and what becomes of it.
+const REFUSALS: [(u16, &str, ErrorKind, &str); 14] = [
+    (404, "NoSuchBucket", ErrorKind::Invalid, "no such bucket"),
+    (301, "PermanentRedirect", ErrorKind::Invalid, "set region="),
+    (400, ELSEWHERE, ErrorKind::Invalid, "set region=eu-west-1"),
+    (403, "AccessDenied", ErrorKind::Forbidden, "access denied"),
+    (403, "<html>", ErrorKind::Forbidden, "access denied"),
+    (
+        403,
+        "InvalidAccessKeyId",
+        ErrorKind::Forbidden,
+        "AWS_ACCESS",
+    ),
+    (403, "SignatureDoesNotMatch", ErrorKind::Forbidden, "secret"),
+    (400, "ExpiredToken", ErrorKind::Forbidden, "expired"),
+    (403, "RequestTimeTooSkewed", ErrorKind::Forbidden, "clock"),
+    (503, "SlowDown", ErrorKind::Unavailable, "fewer requests"),
+    (500, "InternalError", ErrorKind::Unavailable, "failed"),
+    (502, "<html>", ErrorKind::Unavailable, "failed"),
+    (
+        400,
+        "InvalidBucketName",
+        ErrorKind::Invalid,
+        "InvalidBucket",
+    ),
+    (501, "NotImplemented", ErrorKind::Invalid, "cannot do"),
+];
 
 #[test]
 fn each_refusal_names_the_setting_to_mend() {
-    for (status, body, kind, says) in refusals() {
+    for (status, code, kind, says) in REFUSALS {
+        let body = if code.starts_with('<') {
+            code.to_owned()
+        } else {
+            xml(code, "")
+        };
+
         let fault = Fault::of(&reply(status, &body));
 
         assert_eq!(fault.kind(), kind, "{status} {body}");
