@@ -6,7 +6,10 @@ use super::*;
 
 fn partition(topic: u128, partition: u32) -> TopicPartition {
     let topic_id = TopicId::new(Uuid::from_u128(topic));
-    TopicPartition { topic_id, partition: PartitionId::new(partition) }
+    TopicPartition {
+        topic_id,
+        partition: PartitionId::new(partition),
+    }
 }
 
 fn any_key() -> impl Strategy<Value = Key> {
@@ -22,10 +25,24 @@ fn any_key() -> impl Strategy<Value = Key> {
             3 => Key::MetadataSnapshot { slot, sha256 },
             4 => Key::Manifest(tp, ManifestVersion::new(slot)),
             5 => Key::ManifestBoundary(tp, slot),
-            6 => Key::Page(tp, PageName { base_offset, leader_epoch, id }),
+            6 => Key::Page(
+                tp,
+                PageName {
+                    base_offset,
+                    leader_epoch,
+                    id,
+                },
+            ),
             7 => {
                 let segment_id = SegmentId::new(id);
-                Key::Segment(tp, SegmentName { base_offset, leader_epoch, segment_id })
+                Key::Segment(
+                    tp,
+                    SegmentName {
+                        base_offset,
+                        leader_epoch,
+                        segment_id,
+                    },
+                )
             }
             _ => Key::Probe { run: id, number },
         }
@@ -76,17 +93,27 @@ fn keys_stay_as_the_first_release_wrote_them() {
         keys.manifest(ManifestVersion::new(1)),
         format!("{folder}/manifest/00000000000000000001.parquet")
     );
-    assert_eq!(keys.boundary(1), format!("{folder}/boundary/00000000000000000001"));
+    assert_eq!(
+        keys.boundary(1),
+        format!("{folder}/boundary/00000000000000000001")
+    );
     assert_eq!(
         keys.segment(segment),
-        format!("{folder}/segments/00000000000000000042-0000000005-000000000000000000000000000000ab.log")
+        format!(
+            "{folder}/segments/00000000000000000042-0000000005-000000000000000000000000000000ab.log"
+        )
     );
     assert_eq!(
         keys.page(page),
-        format!("{folder}/pages/00000000000000000042-0000000005-000000000000000000000000000000ab.parquet")
+        format!(
+            "{folder}/pages/00000000000000000042-0000000005-000000000000000000000000000000ab.parquet"
+        )
     );
     assert_eq!(Key::Cluster.to_string(), "cluster.json");
-    assert_eq!(Key::MetadataSlot(7).to_string(), "meta/log/00000000000000000007");
+    assert_eq!(
+        Key::MetadataSlot(7).to_string(),
+        "meta/log/00000000000000000007"
+    );
 }
 
 #[test]
