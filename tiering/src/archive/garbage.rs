@@ -137,6 +137,7 @@ impl Archive {
         self.merge_pages_if_readable().await?;
         let mut collected = Collected::default();
         let outcome = self.collect_all(&mut collected).await;
+        self.pages.release();
         for (reason, objects) in &collected.deleted {
             self.deps.metrics.deleted(*reason, *objects);
         }

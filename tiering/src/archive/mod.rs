@@ -24,7 +24,7 @@ mod view;
 
 use std::sync::Arc;
 
-use esker_index::Manifest;
+use esker_index::{Manifest, SegmentMeta};
 use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
 use tokio::sync::watch;
 
@@ -83,6 +83,8 @@ pub struct Archive {
     pending: Option<Fallout>,
     fenced: Option<Error>,
     pages: Pages,
+    /// The oldest segment, when it lies in a page and retention has looked at it.
+    oldest: Option<SegmentMeta>,
     garbage: Garbage,
     /// A page to merge was damaged.
     cannot_merge: bool,
@@ -122,6 +124,7 @@ impl Archive {
             pending: None,
             fenced: None,
             pages,
+            oldest: None,
             garbage,
             cannot_merge: false,
         })

@@ -46,6 +46,11 @@ impl Pages {
         Ok(rows)
     }
 
+    /// Forgets the page held: a large one takes megabytes.
+    pub(crate) fn release(&mut self) {
+        self.held = None;
+    }
+
     /// Reads a page and leaves the one held alone.
     pub(crate) async fn load(&self, page: &PageRef) -> Result<Rows, Error> {
         let key = self.keys.page(page.into());

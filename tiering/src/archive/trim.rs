@@ -1,7 +1,7 @@
 //! Moves the log start up, and merges index pages.
 
 use esker_index::{
-    Place, Rows, Update,
+    Manifest, Place, Rows, SegmentMeta, Update,
     retention::{self, Decision, RetentionPolicy},
 };
 use esker_proto::types::{Offset, TimestampMs};
@@ -10,7 +10,7 @@ use super::{
     Archive,
     commit::Fallout,
     garbage::{Dead, dead_after_trim},
-    plan::Reason,
+    plan::{self, Reason},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -75,13 +75,35 @@ impl Archive {
         let manifest = self.manifest();
         let mut decision = retention::plan(&manifest, None, now, policy);
         if let Decision::NeedPage(page) = decision {
+            if self.must_keep_oldest(&manifest, now, policy) {
+                return Ok(None);
+            }
             let rows = self.pages.rows(&page).await?;
             decision = retention::plan(&manifest, Some(&rows), now, policy);
+            self.oldest = plan::oldest(&rows, manifest.log_start_offset());
         }
-        match decision {
+        let outcome = match decision {
             Decision::TrimBelow(offset) => self.trim_below(offset).await.map(Some),
             Decision::Keep | Decision::NeedPage(_) => Ok(None),
-        }
+        };
+        self.pages.release();
+        outcome
+    }
+
+    /// Whether the segment remembered from an earlier look at the oldest page is still the oldest,
+    /// and has to stay: then the page need not be read again, nor held meanwhile.
+    fn must_keep_oldest(
+        &self,
+        manifest: &Manifest,
+        now: TimestampMs,
+        policy: RetentionPolicy,
+    ) -> bool {
+        let log_start_offset = manifest.log_start_offset();
+        let holds_start = |meta: &&SegmentMeta| {
+            meta.base_offset <= log_start_offset && log_start_offset < meta.next_offset
+        };
+        let oldest = self.oldest.as_ref().filter(holds_start);
+        oldest.is_some_and(|oldest| !plan::may_go(manifest.bucket_bytes(), oldest, now, policy))
     }
 
     /// Merges, unless a page is damaged: that is reported once, and must not stop the rest.

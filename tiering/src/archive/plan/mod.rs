@@ -11,8 +11,8 @@
 //!   commit is garbage for ever.
 //! - Anything else that is unnamed may be on its way into a manifest.
 
-use esker_index::{Manifest, Rows};
-use esker_proto::types::{LeaderEpoch, Offset};
+use esker_index::{Manifest, Rows, SegmentMeta, retention::RetentionPolicy};
+use esker_proto::types::{LeaderEpoch, Offset, TimestampMs};
 
 use crate::keys::SegmentName;
 
@@ -140,6 +140,25 @@ pub(crate) fn dead_segments(rows: &Rows, before: Offset, after: Offset) -> Vec<S
         .iter()
         .filter(|meta| is_dead(meta.next_offset));
     dead.map(SegmentName::from).collect()
+}
+
+/// Returns the oldest segment of `rows` that is not trimmed.
+pub(crate) fn oldest(rows: &Rows, log_start_offset: Offset) -> Option<SegmentMeta> {
+    let is_live = |meta: &&SegmentMeta| meta.next_offset > log_start_offset;
+    rows.segments().iter().find(is_live).copied()
+}
+
+/// Whether the oldest of segments that hold `bucket_bytes` together may go: the rule of
+/// [`esker_index::retention`] for its first segment.
+pub(crate) fn may_go(
+    bucket_bytes: u64,
+    oldest: &SegmentMeta,
+    now: TimestampMs,
+    policy: RetentionPolicy,
+) -> bool {
+    let is_old = |age_ms| now.millis_since(oldest.max_timestamp) > age_ms;
+    let is_surplus = |limit| bucket_bytes.saturating_sub(oldest.size_bytes) >= limit;
+    policy.age_ms.is_some_and(is_old) || policy.size_bytes.is_some_and(is_surplus)
 }
 
 #[cfg(test)]

@@ -247,7 +247,7 @@ fn imaginary(number: u64) -> Update {
         length: 1000,
         record_count: 10,
         min_timestamp: TimestampMs::new(0),
-        max_timestamp: TimestampMs::new(1),
+        max_timestamp: TimestampMs::new(i64::try_from(number).unwrap()),
     };
     let (id, epoch) = (
         SegmentId::new(Uuid::from_u128(number.into())),
@@ -261,7 +261,7 @@ fn imaginary(number: u64) -> Update {
     })
 }
 
-async fn add_imaginary(archive: &mut Archive, count: u64) {
+pub(super) async fn add_imaginary(archive: &mut Archive, count: u64) {
     let first = archive.manifest().tiered_offset().get() / 10;
     for from in (first..first + count).step_by(512) {
         let updates = (from..(first + count).min(from + 512))

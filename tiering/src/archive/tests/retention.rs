@@ -3,8 +3,11 @@
 use esker_index::retention::RetentionPolicy;
 use esker_proto::types::{Offset, TimestampMs};
 
-use super::fixture::{Fixture, never};
-use crate::error::ErrorKind;
+use super::{
+    fixture::{Fixture, never},
+    garbage::add_imaginary,
+};
+use crate::{error::ErrorKind, store::Verb};
 
 #[tokio::test]
 async fn retention_by_age_lets_go_of_segments_that_are_old_as_a_whole() {
@@ -124,4 +127,59 @@ async fn a_trim_never_passes_what_is_tiered_and_never_goes_back() {
         .await
         .unwrap();
     bucket.assert_nothing_is_left_over().await;
+}
+
+#[tokio::test]
+async fn retention_within_a_page_reads_it_only_when_something_may_go() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    add_imaginary(&mut archive, 1024 * 2).await;
+    let total = archive.manifest().bucket_bytes();
+    let age = |age_ms| RetentionPolicy {
+        age_ms: Some(age_ms),
+        size_bytes: None,
+    };
+    let size = |bytes| RetentionPolicy {
+        age_ms: None,
+        size_bytes: Some(bytes),
+    };
+    let now = TimestampMs::new(500);
+    let gets = || bucket.deps.store.requests().of(Verb::Get);
+
+    // Segment n is n ms old, of 1000 bytes and 10 offsets; the first page holds 1024 of them.
+    assert_eq!(
+        archive.apply_retention(now, age(400)).await.unwrap(),
+        Some(Offset::new(1000))
+    );
+    let before = gets();
+    assert_eq!(archive.apply_retention(now, age(400)).await.unwrap(), None);
+    assert_eq!(gets(), before + 1, "looks at the new oldest once");
+    for _ in 0..3 {
+        assert_eq!(archive.apply_retention(now, age(400)).await.unwrap(), None);
+        let kept = archive.manifest().bucket_bytes();
+        assert_eq!(
+            archive.apply_retention(now, size(kept)).await.unwrap(),
+            None
+        );
+        assert_eq!(
+            archive
+                .apply_retention(now, size(kept - 999))
+                .await
+                .unwrap(),
+            None
+        );
+    }
+    assert_eq!(gets(), before + 1);
+
+    let now = TimestampMs::new(501);
+    assert_eq!(
+        archive.apply_retention(now, age(400)).await.unwrap(),
+        Some(Offset::new(1010))
+    );
+    let keep = size(total - 102_000);
+    assert_eq!(
+        archive.apply_retention(now, keep).await.unwrap(),
+        Some(Offset::new(1020))
+    );
+    assert_eq!(archive.manifest().bucket_bytes(), total - 102_000);
 }

@@ -41,6 +41,7 @@ async fn an_idle_archive_asks_nothing() {
         .upload(&bucket.segment(0, 20, 1), &never())
         .await
         .unwrap();
+    archive.request_scan();
     archive.collect_garbage().await.unwrap();
     let before = bucket.deps.store.requests();
 
