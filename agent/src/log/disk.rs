@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{buffer::spare_capacity, fs::Advice};
+use rustix::{buffer::spare_capacity, fs::Advice, io::retry_on_intr};
 
 /// A directory tree on one file system.
 pub trait Disk: fmt::Debug + Send + Sync + 'static {
@@ -113,7 +113,7 @@ impl Disk for OsDisk {
             let parent = created
                 .parent()
                 .filter(|parent| !parent.as_os_str().is_empty());
-            self.sync_dir(parent.unwrap_or(Path::new(".")))?;
+            self.sync_dir(parent.unwrap_or_else(|| Path::new(".")))?;
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Disk for OsDisk {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(&self.root)?)
+        Ok(retry_on_intr(|| rustix::fs::syncfs(&self.root))?)
     }
 }
 
@@ -168,7 +168,7 @@ impl DiskFile for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        File::sync_data(self)
+        Ok(retry_on_intr(|| rustix::fs::fdatasync(self))?)
     }
 
     fn drop_cache(&self) {

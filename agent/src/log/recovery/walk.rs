@@ -392,7 +392,7 @@ impl<'a> Walk<'a> {
 
     /// What is durable now.
     pub(super) fn mark(&self) -> Mark {
-        let active = self.active.as_ref().and(self.segments.last());
+        let active = self.segments.last().filter(|_| self.active.is_some());
         Mark {
             segment: active.map_or(self.end_offset, |segment| segment.base_offset),
             position: active.map_or(0, |segment| segment.size_bytes()),

@@ -239,7 +239,7 @@ fn a_timestamp_finds_the_first_record_at_or_after_it() {
     let mut log = TestLog::new();
     for _ in 0..40 {
         log.append(10, 2_000);
-        if log.appended.len() % 15 == 0 {
+        if log.appended.len().is_multiple_of(15) {
             log.log.roll().unwrap();
         }
     }
@@ -305,7 +305,7 @@ fn readers_follow_the_writer_and_never_see_a_torn_or_wrong_batch() {
         .collect();
     for _ in 0..400 {
         log.append(5, 300);
-        if log.appended.len() % 90 == 0 {
+        if log.appended.len().is_multiple_of(90) {
             log.log.roll().unwrap();
         }
     }

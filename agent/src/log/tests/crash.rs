@@ -162,7 +162,9 @@ fn check_moment(moment: &Moment, appended: &[RecordBatch], choices: &mut Choices
     }
     // One or two changes are through with the above.
     for _ in 0..if pending > 2 { mixtures } else { 0 } {
-        let image = moment.image.after_power_cut(|| choices.next() % 2 == 0);
+        let image = moment
+            .image
+            .after_power_cut(|| choices.next().is_multiple_of(2));
         check_recovery(image, moment, appended);
     }
 }
@@ -191,7 +193,9 @@ fn a_power_cut_during_recovery_is_recovered_from() {
     let (moments, appended) = live(FlushPolicy::Ack);
     let mut choices = Choices(0x1234_5678_9abc_def1);
     for moment in moments.iter().step_by(5) {
-        let cut = moment.image.after_power_cut(|| choices.next() % 2 == 0);
+        let cut = moment
+            .image
+            .after_power_cut(|| choices.next().is_multiple_of(2));
         let steps: Arc<Mutex<Vec<Image>>> = Arc::default();
         let disk = MemDisk::of(cut);
         let seen = steps.clone();
@@ -202,7 +206,7 @@ fn a_power_cut_during_recovery_is_recovered_from() {
         let steps = std::mem::take(&mut *steps.lock());
         for step in steps {
             for _ in 0..2 {
-                let image = step.after_power_cut(|| choices.next() % 2 == 0);
+                let image = step.after_power_cut(|| choices.next().is_multiple_of(2));
                 check_recovery(image, moment, &appended);
             }
         }

@@ -24,7 +24,8 @@ fn what_is_queued_while_a_group_is_flushed_is_one_group() {
     let before = log.disk.calls_of(Action::SyncData);
     // The first group cannot end before the hook lets it, so that all others gather behind it.
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    log.disk.before_each_change(move |_| drop(gate.recv()));
+    log.disk
+        .before_each_change(move |_| gate.recv().unwrap_or_default());
     for _ in 0..200 {
         log.append(1, 10);
     }
@@ -43,7 +44,8 @@ fn a_group_larger_than_one_write_call_is_whole() {
         ..options()
     });
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    log.disk.before_each_change(move |_| drop(gate.recv()));
+    log.disk
+        .before_each_change(move |_| gate.recv().unwrap_or_default());
     for _ in 0..3_000 {
         log.append(1, 10);
     }
@@ -59,7 +61,8 @@ fn without_room_nobody_can_append_until_something_is_flushed() {
         ..options()
     });
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    log.disk.before_each_change(move |_| drop(gate.recv()));
+    log.disk
+        .before_each_change(move |_| gate.recv().unwrap_or_default());
     log.append(1, 600);
     assert!(log.pool.try_reserve(600).is_none());
     let pool = log.pool.clone();
@@ -117,7 +120,8 @@ fn by_interval_the_disk_is_flushed_when_it_is_over() {
     let (flushed, is_flushed) = std::sync::mpsc::channel();
     log.append(1, 100);
     let opened = log.disk.clone();
-    log.disk.before_each_change(move |_| drop(flushed.send(())));
+    log.disk
+        .before_each_change(move |_| flushed.send(()).unwrap_or_default());
     // Whatever comes after the write is the flush.
     if opened.calls_of(Action::SyncDir) < 3 {
         is_flushed.recv_timeout(Duration::from_secs(60)).unwrap();

@@ -208,12 +208,8 @@ impl Image {
 
     /// How many changes a power cut decides about.
     pub(super) fn pending(&self) -> usize {
-        self.changed_names.len()
-            + self
-                .files
-                .iter()
-                .map(|file| file.dirty.len() + 1)
-                .sum::<usize>()
+        let files = self.files.iter().map(FileImage::pending);
+        self.changed_names.len() + files.sum::<usize>()
     }
 
     fn used_bytes(&self) -> usize {

@@ -62,7 +62,7 @@ pub(super) fn batch(seed: u64, records: u32, value_bytes: usize, timestamp: i64)
     }
     let producer = (ProducerId::new(1), ProducerEpoch::new(0), Sequence::new(0));
     // Half of the batches come from producers that retry.
-    let producer = (seed % 2 == 0).then_some((
+    let producer = seed.is_multiple_of(2).then_some((
         ProducerId::new(i64::try_from(seed % 6).unwrap()),
         producer.1,
         Sequence::new(i32::try_from(seed).unwrap()),
