@@ -15,6 +15,8 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
 
+use crate::error::Error;
+
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     pub(super) memory_hits: IntCounter,
@@ -31,41 +33,41 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// # Panics
+    /// # Errors
     ///
-    /// If the registry has a reader's metrics already: a process has one reader.
-    pub(super) fn new(registry: &Registry) -> Self {
+    /// If the registry has a reader's metrics already.
+    pub(super) fn register(registry: &Registry) -> Result<Self, Error> {
         let hits = Opts::new(
             "esker_tiering_chunk_hits_total",
             "chunks served from a cache",
         );
         let hits = IntCounterVec::new(hits, &["tier"]).expect("a legal name");
-        let hits = registered(registry, hits);
-        Self {
+        let hits = registered(registry, hits)?;
+        Ok(Self {
             memory_hits: hits.with_label_values(&["memory"]),
             disk_hits: hits.with_label_values(&["disk"]),
             misses: counter(
                 registry,
                 "chunk_misses_total",
                 "chunks that had to be fetched",
-            ),
-            fetched_bytes: counter(registry, "fetched_bytes_total", "chunk bytes fetched"),
-            prefetched_bytes: counter(registry, "prefetched_bytes_total", "bytes fetched ahead"),
+            )?,
+            fetched_bytes: counter(registry, "fetched_bytes_total", "chunk bytes fetched")?,
+            prefetched_bytes: counter(registry, "prefetched_bytes_total", "bytes fetched ahead")?,
             wasted_bytes: counter(
                 registry,
                 "prefetch_wasted_bytes_total",
                 "bytes fetched ahead and never read",
-            ),
-            in_flight_bytes: gauge(registry, "in_flight_bytes", "bytes of fetches under way"),
-            memory_bytes: gauge(registry, "chunk_memory_bytes", "bytes of chunks in memory"),
+            )?,
+            in_flight_bytes: gauge(registry, "in_flight_bytes", "bytes of fetches under way")?,
+            memory_bytes: gauge(registry, "chunk_memory_bytes", "bytes of chunks in memory")?,
             corrupt: counter(
                 registry,
                 "corrupt_chunks_total",
                 "fetches whose bytes did not hold",
-            ),
-            page_misses: counter(registry, "page_misses_total", "index pages fetched"),
-            cold_readers: gauge(registry, "cold_readers", "cursors reading from the bucket"),
-        }
+            )?,
+            page_misses: counter(registry, "page_misses_total", "index pages fetched")?,
+            cold_readers: gauge(registry, "cold_readers", "cursors reading from the bucket")?,
+        })
     }
 }
 
@@ -104,19 +106,21 @@ impl Drop for InFlight {
     }
 }
 
-fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, Error> {
     let counter = IntCounter::new(format!("esker_tiering_{name}"), help).expect("a legal name");
     registered(registry, counter)
 }
 
-fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, Error> {
     let gauge = IntGauge::new(format!("esker_tiering_{name}"), help).expect("a legal name");
     registered(registry, gauge)
 }
 
-fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> C {
-    registry
-        .register(Box::new(collector.clone()))
-        .expect("a process has one reader");
-    collector
+fn registered<C>(registry: &Registry, collector: C) -> Result<C, Error>
+where
+    C: Collector + Clone + 'static,
+{
+    let boxed = Box::new(collector.clone());
+    registry.register(boxed).map_err(|_| Error::MetricsTaken)?;
+    Ok(collector)
 }

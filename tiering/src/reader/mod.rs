@@ -138,7 +138,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`Error::Settings`] if the directory of the disk cache cannot be used.
+    /// [`Error::Settings`] if the directory of the disk cache cannot be used,
+    /// [`Error::MetricsTaken`] if `registry` counts another reader already.
     pub async fn open(
         store: Store,
         options: ReaderOptions,
@@ -149,7 +150,7 @@ impl Reader {
             Some((dir, capacity_bytes)) => Some(open_disk(dir, *capacity_bytes, &options).await?),
             None => None,
         };
-        let metrics = Metrics::new(registry);
+        let metrics = Metrics::register(registry)?;
         let limits = Limits {
             total_bytes: options.cache_memory_bytes + options.budget_bytes,
             speculative_bytes: options.cache_memory_bytes + options.budget_bytes / 2,

@@ -7,7 +7,12 @@ use esker_proto::{
 };
 
 use super::fixture::{Bench, KIB, Log, Shape, read, read_all, timestamp_of};
-use crate::{error::ErrorKind, reader::Read};
+use crate::{
+    env::TaskSet,
+    error::{Error, ErrorKind},
+    reader::{Read, Reader, ReaderOptions},
+    store::Store,
+};
 
 const ANY: usize = 1 << 30;
 
@@ -223,4 +228,14 @@ async fn a_timestamp_is_found_across_pages() {
             .unwrap();
         assert_eq!(found, Some((offset, timestamp)));
     }
+}
+
+#[tokio::test]
+async fn one_registry_counts_one_reader() {
+    let bench = Bench::new(Log::new(Shape::default()).await).await;
+    let options = ReaderOptions::default();
+
+    let second = Reader::open(Store::in_memory(), options, &bench.registry, TaskSet::new()).await;
+
+    assert!(matches!(second, Err(Error::MetricsTaken)));
 }
