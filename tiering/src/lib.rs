@@ -125,3 +125,5 @@ pub mod store;
 pub mod testing;
 
 pub use error::{Error, ErrorKind};
+pub use esker_index as index;
+pub use prometheus::Registry as MetricsRegistry;

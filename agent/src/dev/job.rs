@@ -103,7 +103,7 @@ async fn publish(client: &Client, topic: &str, records: u64) -> anyhow::Result<(
         workload::key(number, &mut key);
         workload::value(number, &mut value);
         // Failures show in the flush.
-        producer.send(RecordRef::keyed(&key, &value)).await?;
+        drop(producer.send(RecordRef::keyed(&key, &value)).await?);
     }
     producer.flush().await?;
     producer.close().await?;

@@ -18,7 +18,7 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 pub(super) fn table(headings: &[&str], numbers: &[usize]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(presets::NOTHING)
         .set_header(headings.to_vec());
     for column in numbers {
         if let Some(column) = table.column_mut(*column) {

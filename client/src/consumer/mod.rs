@@ -111,9 +111,9 @@ impl Consumer {
         check_name(topic)?;
         let leaders = self.client.topic_layout(topic).await?.leaders;
         let partitions = choose(topic, partitions.into(), leaders.len())?;
-        let starts = self.resolve(topic, &partitions, start).await?;
+        let starts = resolve(self.client.clone(), topic, &partitions, start).await?;
         let ends = match until {
-            Some(end) => Some(self.resolve(topic, &partitions, end.into()).await?),
+            Some(end) => Some(resolve(self.client.clone(), topic, &partitions, end.into()).await?),
             None => None,
         };
         let topic: Arc<str> = topic.into();
@@ -170,7 +170,7 @@ impl Consumer {
     /// [`ErrorKind::Invalid`] if the partition is not assigned.
     pub async fn seek(&mut self, topic: &str, partition: PartitionId, to: StartAt) -> Result<()> {
         let key = self.key(topic, partition)?;
-        let offset = self.resolve(topic, &[partition], to).await?[&partition];
+        let offset = resolve(self.client.clone(), topic, &[partition], to).await?[&partition];
         let lane = self.lane(&key)?;
         lane.position = offset;
         if lane.fetch.is_some() {
@@ -285,9 +285,12 @@ impl Consumer {
         }
         Arc::clone(&self.connections[index])
     }
+}
 
-    async fn resolve(
-        &self,
+/// Finds the offsets that `at` means. Borrows no consumer: its streams are not `Sync`, and its calls
+/// shall be possible from any task.
+async fn resolve(
+        client: Client,
         topic: &str,
         partitions: &[PartitionId],
         at: StartAt,
@@ -300,11 +303,10 @@ impl Consumer {
             StartAt::Latest => OffsetQuery::Latest,
             StartAt::Timestamp(timestamp) => OffsetQuery::At(timestamp),
         };
-        let mut found = self.client.list_offsets(topic, partitions, query).await?;
+        let mut found = client.list_offsets(topic, partitions, query).await?;
         if found.values().any(Option::is_none) {
             // Nothing that late: whatever comes next.
-            let latest = self
-                .client
+            let latest = client
                 .list_offsets(topic, partitions, OffsetQuery::Latest)
                 .await?;
             for (partition, offset) in &mut found {
@@ -320,7 +322,6 @@ impl Consumer {
         };
         partitions.iter().map(offset_of).collect()
     }
-}
 
 impl From<End> for StartAt {
     fn from(end: End) -> Self {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct IdleBench {
+pub(in crate::cli) struct IdleBench {
     /// Partitions that nobody uses
     #[arg(long, default_value_t = 1000)]
     partitions: u32,

@@ -21,7 +21,7 @@ const ENCODES: u32 = 50;
 const LOOKUPS: u32 = 200_000;
 
 #[derive(Debug, Args)]
-pub(super) struct IndexBench {
+pub(in crate::cli) struct IndexBench {
     /// Segments of the partition
     #[arg(long, default_value_t = 50_000)]
     segments: u64,
@@ -143,7 +143,7 @@ fn segment(number: u64) -> anyhow::Result<NewSegment> {
         .map(|entry| index_entry(first, entry))
         .collect();
     let id = SegmentId::new(uuid::Uuid::from_u128(u128::from(number) << 64 | 1));
-    let meta = SegmentMeta::of_entries(id, LeaderEpoch::new(1), 7, &entries)?;
+    let meta = SegmentMeta::of_entries(id, LeaderEpoch::new(1), 7, &entries).context("entries follow each other")?;
     let mut epochs = EpochHistory::new();
     epochs.push(LeaderEpoch::new(1), Offset::ZERO)?;
     Ok(NewSegment {

@@ -27,7 +27,7 @@ const SEAL_TIMEOUT: Duration = Duration::from_secs(600);
 const LAST_RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
-pub(super) struct LatencyBench {
+pub(in crate::cli) struct LatencyBench {
     /// Records a second
     #[arg(long, default_value_t = 10_000)]
     rate: u32,

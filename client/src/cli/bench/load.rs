@@ -43,7 +43,7 @@ impl Load {
     /// Publishes so many records, and waits until all are acknowledged.
     pub(super) async fn publish(&self, producer: &Producer, records: usize) -> anyhow::Result<()> {
         for number in 0..records {
-            producer.send(self.record(number)).await?;
+            drop(producer.send(self.record(number)).await?);
         }
         Ok(producer.flush().await?)
     }

@@ -1,5 +1,7 @@
 //! `esker bench produce`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use clap::Args;
 use esker_proto::batch::BatchBuilder;
@@ -15,8 +17,10 @@ use super::{
 };
 use crate::{Compression, TimestampMs, TopicSettings, cli::Common, cli::output::size};
 
+const SEAL_TIMEOUT: Duration = Duration::from_secs(300);
+
 #[derive(Debug, Args)]
-pub(super) struct ProduceBench {
+pub(in crate::cli) struct ProduceBench {
     /// Records to publish
     #[arg(long, default_value_t = 20_000_000)]
     records: usize,
@@ -44,10 +48,7 @@ impl ProduceBench {
             .cpu_seconds()
             .zip(cpu)
             .map(|(after, before)| after - before);
-        let seal = client
-            .admin()
-            .seal_topic(&topic, false, std::time::Duration::from_secs(300));
-        seal.await?;
+        client.admin().seal_topic(&topic, false, SEAL_TIMEOUT).await?;
         let sent = agent
             .bucket_requests()
             .await?

@@ -24,7 +24,7 @@ const RESPONSE_BYTES: usize = 1 << 20;
 const SEAL_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
-pub(super) struct ReplayBench {
+pub(in crate::cli) struct ReplayBench {
     /// Records to replay
     #[arg(long, default_value_t = 20_000_000)]
     records: usize,

@@ -46,8 +46,8 @@ impl Lines {
         }
     }
 
-    /// Reads the next line, without its line feed.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<&[u8]>> {
+    /// Reads the next line, without its line feed, and where it stood.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<(&[u8], Stamp)>> {
         self.line.clear();
         let limit = u64::try_from(LINE_BYTES_MAX + 1).unwrap_or(u64::MAX);
         let read = (&mut self.input)
@@ -66,12 +66,7 @@ impl Lines {
         );
         self.bytes_read += u64::try_from(read).unwrap_or(u64::MAX);
         self.stamp.is_unterminated = self.line.pop_if(|byte| *byte == b'\n').is_none();
-        Ok(Some(&self.line))
-    }
-
-    /// Returns where the line read last stood.
-    pub(super) const fn stamp(&self) -> Stamp {
-        self.stamp
+        Ok(Some((&self.line, self.stamp)))
     }
 
     /// Returns the bytes read so far.
@@ -87,9 +82,8 @@ mod tests {
     fn lines(text: &'static [u8]) -> Vec<(Vec<u8>, u64, bool)> {
         let mut lines = Lines::new(BufReader::new(Box::new(text)));
         let mut read = Vec::new();
-        while let Some(line) = lines.next().unwrap().map(<[u8]>::to_vec) {
-            let stamp = lines.stamp();
-            read.push((line, stamp.number, stamp.is_unterminated));
+        while let Some((line, stamp)) = lines.next().unwrap() {
+            read.push((line.to_vec(), stamp.number, stamp.is_unterminated));
         }
         read
     }

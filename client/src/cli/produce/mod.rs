@@ -145,8 +145,7 @@ struct Sending<'a> {
 impl Sending<'_> {
     async fn send_all(&mut self, mut lines: Lines) -> anyhow::Result<Sent> {
         let mut sent = Sent::default();
-        while let Some(line) = lines.next()? {
-            let stamp = lines.stamp();
+        while let Some((line, stamp)) = lines.next()? {
             let sending = match self.args.format {
                 Format::Lines => self.send_line(line, stamp).await,
                 Format::Json => self.send_json(line).await,
@@ -175,7 +174,7 @@ impl Sending<'_> {
             partition: self.args.partition.map(PartitionId::new),
         };
         // What becomes of it, the flush tells.
-        self.producer.send(record).await?;
+        drop(self.producer.send(record).await?);
         Ok(())
     }
 
@@ -189,7 +188,7 @@ impl Sending<'_> {
             timestamp: json.timestamp(),
             partition: self.args.partition.or(json.partition).map(PartitionId::new),
         };
-        self.producer.send(record).await?;
+        drop(self.producer.send(record).await?);
         Ok(())
     }
 }
