@@ -75,6 +75,7 @@ fn header_that_does_not_hold_is_refused() {
         count(i32::MIN, 2)
     );
     assert_eq!(refusal_with(23, &3_i32.to_be_bytes()), count(3, 3));
+    assert_eq!(refusal(&raw_batch(0, 0, &[])), count(0, -1));
     for attributes in [0x10_u16, 0x20, 0x40, 0x80, 0x8000, 5, 6, 7] {
         let expected = BatchError::Attributes(attributes);
         assert_eq!(refusal_with(21, &attributes.to_be_bytes()), expected);
