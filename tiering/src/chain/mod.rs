@@ -38,7 +38,7 @@
 //!
 //! An owner whose slot is taken by somebody else has been deposed, whatever the epochs say, and its
 //! handle is void. It cannot find its slot free again by the deletion of what took it, because of
-//! four rules ([`rules`]):
+//! four rules (`rules`):
 //!
 //! - (a) each owner writes to the slot after its own last, never to one it looked up;
 //! - (b) an opening is never deleted. It stands in the very slot the deposed owner tries next;

@@ -233,6 +233,8 @@ async fn a_lost_manifest_is_rebuilt_from_the_segments_alone() {
     assert_eq!(report.refusal, None);
     let rebuilt = bucket.manifest().await;
     assert_eq!(rebuilt.head(), original.head());
+    // An opening: the collection of versions must never delete it.
+    assert_eq!(rebuilt.header().nonce % 2, 1);
     assert_eq!(rebuilt.tiered_offset(), original.tiered_offset());
     assert_eq!(rebuilt.segment_count(), original.segment_count());
     assert_eq!(rebuilt.bucket_bytes(), original.bucket_bytes());
