@@ -47,20 +47,22 @@ pub enum FlushPolicy {
 /// Settings of a [`FlushPool`].
 #[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
-    /// Threads that write. They mostly wait for the disk, so there may be more than cores.
+    /// Threads that write. They mostly wait for the disk, so there may be more than cores: flushes of
+    /// several files at once share the journal's commits.
     pub threads: NonZeroUsize,
     /// When a batch counts as flushed.
     pub policy: FlushPolicy,
     /// Bytes that may be queued and not flushed, of all logs.
     pub room_bytes: usize,
-    /// With more files to flush at once than this, the whole file system is flushed instead.
+    /// With more files to flush at once than this, the whole file system is flushed instead. Below it
+    /// that would not pay: it waits for everything that anybody has written there.
     pub files_max: usize,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
         Self {
-            threads: NonZeroUsize::new(2).expect("two is not zero"),
+            threads: NonZeroUsize::new(4).expect("four is not zero"),
             policy: FlushPolicy::Ack,
             room_bytes: 64 << 20,
             files_max: 16,
