@@ -14,7 +14,8 @@ use crate::{
 enum Step {
     /// Add segments of so many entries of these records and times, in one commit.
     Add(Vec<Vec<(u32, i64)>>),
-    /// Trim to this thousandth of the log; with the page's rows or without.
+    /// Trim to this thousandth of the log, if even to a segment's end; with the page's rows or
+    /// without.
     Trim(u64, bool),
     /// Merge what is due, or the first pages there are.
     Merge(usize),
@@ -112,7 +113,12 @@ impl Model {
     }
 
     fn trim(&mut self, to: u64, with_rows: bool) {
-        let to = self.log_start + (self.tiered - self.log_start) * to / 1000;
+        let is_even = to % 2 == 0;
+        let mut to = self.log_start + (self.tiered - self.log_start) * to / 1000;
+        let ends = self.segments.iter().map(|(meta, _)| meta.next_offset.get());
+        if let Some(end) = ends.take_while(|&end| end <= to).last().filter(|_| is_even) {
+            to = end;
+        }
         let page = match self.manifest.find(at(to)) {
             Place::Page(page) => Some(*page),
             _ => None,
@@ -188,11 +194,19 @@ impl Model {
             let bytes: u64 = self.segments.iter().map(|(meta, _)| meta.size_bytes).sum();
             assert_eq!(self.manifest.bucket_bytes(), bytes);
         }
-        let edges = [
+        let first_epoch = self.manifest.epochs().starts().first();
+        assert!(first_epoch.is_none_or(|first| first.start_offset >= at(self.log_start)));
+        let mut edges = vec![
             self.log_start,
             self.log_start.saturating_sub(1),
             self.tiered,
         ];
+        let borders = self
+            .manifest
+            .pages()
+            .iter()
+            .map(|page| page.next_offset.get());
+        edges.extend(borders.flat_map(|border| [border - 1, border]));
         for &offset in offsets.iter().chain(&edges) {
             let offset = offset % (self.tiered + 2);
             let holds =
