@@ -11,7 +11,7 @@ use esker_tiering::{
 
 use super::{
     contract::{body, put},
-    places::{Place, hasty_options, s3_of},
+    places::{Place, hasty_options, options, s3_of},
 };
 use crate::support::BUCKET;
 
@@ -25,13 +25,13 @@ async fn place(rule: Rule) -> Place<Arc<S3Server>> {
         .start()
         .await
         .unwrap();
-    s3_of(server, hasty_options()).await
+    s3_of(server, options()).await
 }
 
 /// Short pauses: what is tested is what comes out, not how long it takes.
 fn policy() -> RetryPolicy {
     RetryPolicy {
-        deadline: Duration::from_secs(10),
+        deadline: Duration::from_secs(60),
         backoff: Duration::from_millis(5),
         backoff_max: Duration::from_millis(20),
     }
@@ -98,7 +98,19 @@ async fn a_connection_lost_before_or_amid_the_request_is_tried_again() {
 
 #[tokio::test]
 async fn a_request_that_hangs_is_given_up_and_tried_again() {
-    wins_in_spite_of(Fault::Hang, 1).await;
+    let hang = Rule::new(Fault::Hang).verb(Verb::Put).times(1);
+    let server = S3Server::builder()
+        .bucket(BUCKET)
+        .fault(hang)
+        .start()
+        .await
+        .unwrap();
+    let place = s3_of(server, hasty_options()).await;
+
+    let outcome = put(&place.store, KEY, 1, policy()).await;
+
+    assert!(matches!(outcome, Put::Won), "{outcome:?}");
+    assert_eq!(place.home.object(BUCKET, FULL_KEY).unwrap(), body(1));
 }
 
 #[tokio::test]
