@@ -4,6 +4,12 @@
 //! batches at 10,000 a second, for a few ways to share flushes. Writes below `ESKER_BENCH_DIR`, or the
 //! current directory.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a bench stops at the first failure"
+)]
+
 use std::{
     collections::VecDeque,
     fs::File,
