@@ -20,6 +20,9 @@ pub(super) fn table(headings: &[&str], numbers: &[usize]) -> Table {
     table
         .load_style(presets::NOTHING)
         .set_header(headings.to_vec());
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     for column in numbers {
         if let Some(column) = table.column_mut(*column) {
             column.set_cell_alignment(CellAlignment::Right);

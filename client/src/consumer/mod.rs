@@ -290,38 +290,38 @@ impl Consumer {
 /// Finds the offsets that `at` means. Borrows no consumer: its streams are not `Sync`, and its calls
 /// shall be possible from any task.
 async fn resolve(
-        client: Client,
-        topic: &str,
-        partitions: &[PartitionId],
-        at: StartAt,
-    ) -> Result<HashMap<PartitionId, Offset>> {
-        let query = match at {
-            StartAt::Offset(offset) => {
-                return Ok(partitions.iter().map(|p| (*p, offset)).collect());
-            }
-            StartAt::Earliest => OffsetQuery::Earliest,
-            StartAt::Latest => OffsetQuery::Latest,
-            StartAt::Timestamp(timestamp) => OffsetQuery::At(timestamp),
-        };
-        let mut found = client.list_offsets(topic, partitions, query).await?;
-        if found.values().any(Option::is_none) {
-            // Nothing that late: whatever comes next.
-            let latest = client
-                .list_offsets(topic, partitions, OffsetQuery::Latest)
-                .await?;
-            for (partition, offset) in &mut found {
-                *offset = offset.or_else(|| latest.get(partition).copied().flatten());
-            }
+    client: Client,
+    topic: &str,
+    partitions: &[PartitionId],
+    at: StartAt,
+) -> Result<HashMap<PartitionId, Offset>> {
+    let query = match at {
+        StartAt::Offset(offset) => {
+            return Ok(partitions.iter().map(|p| (*p, offset)).collect());
         }
-        let offset_of = |partition: &PartitionId| {
-            let offset = found.get(partition).copied().flatten();
-            Ok((
-                *partition,
-                offset.ok_or_else(|| no_offset(topic, *partition))?,
-            ))
-        };
-        partitions.iter().map(offset_of).collect()
+        StartAt::Earliest => OffsetQuery::Earliest,
+        StartAt::Latest => OffsetQuery::Latest,
+        StartAt::Timestamp(timestamp) => OffsetQuery::At(timestamp),
+    };
+    let mut found = client.list_offsets(topic, partitions, query).await?;
+    if found.values().any(Option::is_none) {
+        // Nothing that late: whatever comes next.
+        let latest = client
+            .list_offsets(topic, partitions, OffsetQuery::Latest)
+            .await?;
+        for (partition, offset) in &mut found {
+            *offset = offset.or_else(|| latest.get(partition).copied().flatten());
+        }
     }
+    let offset_of = |partition: &PartitionId| {
+        let offset = found.get(partition).copied().flatten();
+        Ok((
+            *partition,
+            offset.ok_or_else(|| no_offset(topic, *partition))?,
+        ))
+    };
+    partitions.iter().map(offset_of).collect()
+}
 
 impl From<End> for StartAt {
     fn from(end: End) -> Self {

@@ -89,6 +89,8 @@ pub(crate) struct Accumulator {
     listed: Mutex<Vec<usize>>,
     pub(crate) wake: Notify,
     spares: Mutex<Vec<BatchBuilder>>,
+    /// Error of a batch that failed since the last flush.
+    failure: Mutex<Option<Error>>,
     is_closed: AtomicBool,
 }
 
@@ -131,6 +133,7 @@ impl Accumulator {
             listed: Mutex::default(),
             wake: Notify::new(),
             spares: Mutex::default(),
+            failure: Mutex::default(),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -237,13 +240,7 @@ impl Accumulator {
     #[cold]
     fn open(&self, buffer: &mut Buffer, choice: Choice) {
         let completion = Arc::new(Completion::new(choice.partition));
-        while buffer
-            .unsettled
-            .front()
-            .is_some_and(|oldest| oldest.is_done())
-        {
-            buffer.unsettled.pop_front();
-        }
+        self.drop_settled(buffer);
         buffer.unsettled.push_back(Arc::clone(&completion));
         let spare = self.spares.lock().pop();
         buffer.open = Some(Open {
@@ -349,6 +346,24 @@ impl Accumulator {
             builder.recycle(batch);
             spares.push(builder);
         }
+    }
+
+    /// Forgets settled batches; of those that failed one error is kept for the next flush.
+    fn drop_settled(&self, buffer: &mut Buffer) {
+        buffer.unsettled.retain(|batch| {
+            if let Some(error) = batch.failure() {
+                self.failure.lock().get_or_insert_with(|| error.clone());
+            }
+            !batch.is_done()
+        });
+    }
+
+    /// Takes the error of a batch that failed since this was last asked.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        for slot in &self.partitions {
+            self.drop_settled(&mut slot.0.lock());
+        }
+        self.failure.lock().take()
     }
 
     /// Asks the sender to send what there is, and returns every batch that is not settled.

@@ -105,6 +105,11 @@ impl Completion {
         self.outcome.get().is_some()
     }
 
+    /// Why the batch failed, if it did.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.outcome.get()?.as_ref().err()
+    }
+
     /// Settles the batch. The first settlement stands.
     pub(crate) fn complete(&self, outcome: Result<Offset>) {
         _ = self.outcome.set(outcome);

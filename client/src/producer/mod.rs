@@ -242,15 +242,14 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// The first error among the batches that were under way; each record's [`Delivery`] has its
-    /// own.
+    /// The error of a batch that failed since the last flush, if one did; so a caller that drops its
+    /// deliveries misses nothing. Each record's [`Delivery`] has its own.
     pub async fn flush(&self) -> Result<()> {
-        let mut result = Ok(());
         for batch in self.shared.accumulator.hurry() {
-            let settled = batch.settled().await;
-            result = result.and(settled);
+            // Whether it failed is told below, together with those that failed earlier.
+            _ = batch.settled().await;
         }
-        result
+        self.shared.accumulator.take_failure().map_or(Ok(()), Err)
     }
 
     /// Takes no more records, from any clone, and waits until the fate of all is known.

@@ -143,7 +143,8 @@ fn segment(number: u64) -> anyhow::Result<NewSegment> {
         .map(|entry| index_entry(first, entry))
         .collect();
     let id = SegmentId::new(uuid::Uuid::from_u128(u128::from(number) << 64 | 1));
-    let meta = SegmentMeta::of_entries(id, LeaderEpoch::new(1), 7, &entries).context("entries follow each other")?;
+    let meta = SegmentMeta::of_entries(id, LeaderEpoch::new(1), 7, &entries)
+        .context("entries follow each other")?;
     let mut epochs = EpochHistory::new();
     epochs.push(LeaderEpoch::new(1), Offset::ZERO)?;
     Ok(NewSegment {

@@ -48,7 +48,10 @@ impl ProduceBench {
             .cpu_seconds()
             .zip(cpu)
             .map(|(after, before)| after - before);
-        client.admin().seal_topic(&topic, false, SEAL_TIMEOUT).await?;
+        client
+            .admin()
+            .seal_topic(&topic, false, SEAL_TIMEOUT)
+            .await?;
         let sent = agent
             .bucket_requests()
             .await?
