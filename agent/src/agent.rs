@@ -54,6 +54,8 @@ pub struct Surroundings {
     pub ids: Arc<dyn IdGenerator>,
     /// Skip the conformance probe of the store: only for a store that was probed just now.
     pub store_is_probed: bool,
+    /// How the store is opened, apart from where it is.
+    pub store_options: StoreOptions,
 }
 
 impl Default for Surroundings {
@@ -62,6 +64,7 @@ impl Default for Surroundings {
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             store_is_probed: false,
+            store_options: StoreOptions::default(),
         }
     }
 }
@@ -232,7 +235,7 @@ async fn recover(
     let Some(url) = &settings.store else {
         return Err(StartError::NoStore);
     };
-    let store = Store::open(url, StoreOptions::default(), &signs.metrics).await?;
+    let store = Store::open(url, around.store_options.clone(), &signs.metrics).await?;
     if !around.store_is_probed {
         cluster::probe(&store, &*around.ids).await?;
     }
@@ -241,10 +244,7 @@ async fn recover(
     let member = Member {
         cluster_id,
         agent_id: data_dir.agent_id(),
-        address: settings
-            .advertise
-            .clone()
-            .unwrap_or_else(|| grpc_address.to_string()),
+        address: settings.advertised_address(grpc_address),
         zone: settings.zone.clone(),
     };
     let take_over = settings.take_over;
@@ -406,6 +406,6 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
 fn resume_purges(shared: &Shared) {
     let state = shared.controller.state();
     for (topic_id, _) in state.topics.iter().filter(|(_, topic)| topic.is_deleted) {
-        shared.topics.purge(*topic_id);
+        shared.topics.purge(*topic_id, Vec::new());
     }
 }

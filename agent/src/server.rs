@@ -1,6 +1,6 @@
 //! The gRPC server: its socket and its transport settings.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use esker_tiering::env::TaskSet;
 use tokio::net::TcpListener;
@@ -15,6 +15,12 @@ use crate::start_error::StartError;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 const FRAME_BYTES_MAX: u32 = 1 << 20;
+
+/// Streams of one connection; a client with more partitions to fetch opens another.
+const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// A client that went away without a word is found out after these two.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Binds a listening socket.
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -40,6 +46,9 @@ pub(crate) fn serve(listener: TcpListener, routes: Routes, tasks: &TaskSet) {
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .add_routes(routes);
     // Accepted sockets do not wait to fill packets: acknowledgements are small and wanted at once.
     let sockets = futures::StreamExt::map(TcpListenerStream::new(listener), |accepted| {

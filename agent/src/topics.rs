@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use crate::{
     backoff::Backoff,
     config::Settings,
-    control::{ControlError, Controller, MetaRecord, TopicConfig},
+    control::{ClusterState, ControlError, Controller, MetaRecord, TopicConfig, TopicState},
     partition::{OpenError, Opening, PartitionHandle, PartitionSettings, Start, open},
     registry::{Registry, Topic},
 };
@@ -48,26 +48,22 @@ impl Topics {
         self.check(partitions, &config)?;
         let _turn = self.changes.lock().await;
         let topic_id = TopicId::new(self.ids.uuid());
-        let leader = self.controller.agent_id();
-        let settings = PartitionSettings::resolve(&self.settings, &config);
         let record = MetaRecord::TopicCreated {
             topic_id,
             name: name.clone(),
             partitions,
             config,
-            leader,
+            leader: self.controller.agent_id(),
         };
-        self.controller
-            .append(|state| match state.topic_named(&name) {
-                Some(_) => Err(ControlError::TopicExists(name.clone())),
-                None => Ok(record),
-            })
-            .await?;
-        let opened = self.open_new(topic_id, 0..partitions, &settings).await?;
-        let topic = Arc::new(Topic::new(topic_id, name, opened));
-        self.registry.insert(Arc::clone(&topic));
-        tracing::info!(topic = %topic.name, %topic_id, partitions, "topic created");
-        Ok(topic)
+        self.change(|state| match state.topic_named(&name) {
+            Some(_) => Err(ControlError::TopicExists(name.clone())),
+            None => Ok(record),
+        })
+        .await?;
+        tracing::info!(topic = %name, %topic_id, partitions, "topic created");
+        self.registry
+            .topic(&name)
+            .ok_or(ControlError::UnknownTopic(name))
     }
 
     /// Lays `change` over a topic's settings, gives those in `reset` back to the default, and adds
@@ -87,30 +83,19 @@ impl Topics {
                 "partitions cannot be taken away. partitions=`{before}`, asked=`{partitions}`"
             )));
         }
-        let state = self.controller.state();
-        let current = state
-            .topics
-            .get(&topic.topic_id)
-            .map(|state| state.config.clone());
-        let config = laid_over(current.unwrap_or_default(), change, reset)?;
-        self.check(partitions, &config)?;
-        let topic_id = topic.topic_id;
         let leader = self.controller.agent_id();
-        let settings = PartitionSettings::resolve(&self.settings, &config);
-        let record = MetaRecord::TopicAltered {
-            topic_id,
-            partitions,
-            config,
-            leader,
-        };
-        self.controller.append(|_| Ok(record)).await?;
-        for partition in topic.partitions() {
-            partition.change_settings(settings.clone()).await;
-        }
-        topic.extend(
-            self.open_new(topic_id, before..partitions, &settings)
-                .await?,
-        );
+        self.change(|state| {
+            let current = live(state, topic)?.config.clone();
+            let config = laid_over(current, change, reset)?;
+            self.check(partitions, &config)?;
+            Ok(MetaRecord::TopicAltered {
+                topic_id: topic.topic_id,
+                partitions,
+                config,
+                leader,
+            })
+        })
+        .await?;
         tracing::info!(topic = %topic.name, partitions, "topic altered");
         Ok(())
     }
@@ -119,24 +104,79 @@ impl Topics {
     pub(crate) async fn delete(&self, topic: &Topic) -> Result<(), ControlError> {
         let _turn = self.changes.lock().await;
         let topic_id = topic.topic_id;
-        self.controller
-            .append(|_| Ok(MetaRecord::TopicDeleted { topic_id }))
+        self.change(|state| live(state, topic).map(|_| MetaRecord::TopicDeleted { topic_id }))
             .await?;
-        self.registry.remove(&topic.name);
-        for partition in topic.partitions() {
-            partition.stop();
-        }
         tracing::info!(topic = %topic.name, %topic_id, "topic deleted");
-        self.purge(topic_id);
         Ok(())
     }
 
+    /// Serves what the metadata says, also where a change became known only after its caller was
+    /// told that nobody knows.
+    pub(crate) async fn catch_up(&self) -> Result<(), ControlError> {
+        let _turn = self.changes.lock().await;
+        self.follow().await
+    }
+
+    /// Appends a record, and does what it says, or what one before it turned out to say.
+    async fn change(
+        &self,
+        build: impl FnOnce(&ClusterState) -> Result<MetaRecord, ControlError> + Send,
+    ) -> Result<(), ControlError> {
+        let appended = self.controller.append(build).await;
+        self.follow().await?;
+        appended
+    }
+
+    async fn follow(&self) -> Result<(), ControlError> {
+        let state = self.controller.state();
+        for topic in self.registry.topics() {
+            if live(&state, &topic).is_err() {
+                self.retire(&topic);
+            }
+        }
+        let served = state.topics.iter().filter(|(_, topic)| !topic.is_deleted);
+        for (topic_id, topic) in served {
+            self.serve(*topic_id, topic).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens what this topic has and the agent does not serve yet.
+    async fn serve(&self, topic_id: TopicId, state: &TopicState) -> Result<(), ControlError> {
+        let settings = PartitionSettings::resolve(&self.settings, &state.config);
+        let count = u32::try_from(state.partitions.len()).unwrap_or(u32::MAX);
+        let Some(topic) = self.registry.topic(&state.name) else {
+            let opened = self.open_new(topic_id, 0..count, &settings).await?;
+            let topic = Topic::new(topic_id, state.name.clone(), opened);
+            self.registry.insert(Arc::new(topic));
+            return Ok(());
+        };
+        for partition in topic.partitions() {
+            partition.change_settings(&settings).await;
+        }
+        let missing = topic.partition_count()..count;
+        topic.extend(self.open_new(topic_id, missing, &settings).await?);
+        Ok(())
+    }
+
+    fn retire(&self, topic: &Topic) {
+        self.registry.remove(&topic.name);
+        let partitions = topic.partitions();
+        partitions.iter().for_each(PartitionHandle::stop);
+        self.purge(topic.topic_id, partitions);
+    }
+
     /// Deletes what is left of a topic that has its tombstone, until that succeeds.
-    pub(crate) fn purge(&self, topic_id: TopicId) {
+    /// `serving` are the handles of its partitions, if any were served: what they have under way
+    /// ends first.
+    pub(crate) fn purge(&self, topic_id: TopicId, serving: Vec<PartitionHandle>) {
         let controller = Arc::clone(&self.controller);
         let opening = Arc::clone(&self.opening);
         let stopped = self.tasks.token().clone();
         self.tasks.spawn("purge topic", async move {
+            for partition in serving {
+                partition.stopped().await;
+            }
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
             loop {
                 let purged = purge_once(&controller, &opening, topic_id).await;
@@ -209,13 +249,22 @@ async fn purge_once(
             topic_id,
             partition: PartitionId::new(number),
         };
-        opening.delete_remote(at).await?;
+        // A request that was under way when the partition stopped may have come in meanwhile.
+        while opening.delete_remote(at).await? > 0 {}
     }
     opening.delete_local(topic_id).await?;
     controller
         .append(|_| Ok(MetaRecord::TopicPurged { topic_id }))
         .await?;
     Ok(())
+}
+
+/// Finds a topic's state, unless the topic was deleted since it was looked up.
+fn live<'a>(state: &'a ClusterState, topic: &Topic) -> Result<&'a TopicState, ControlError> {
+    let found = state.topics.get(&topic.topic_id);
+    found
+        .filter(|state| !state.is_deleted)
+        .ok_or_else(|| ControlError::UnknownTopic(topic.name.clone()))
 }
 
 fn laid_over(

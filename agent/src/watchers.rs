@@ -57,7 +57,11 @@ async fn watch_metadata(shared: Arc<Shared>) {
             _ = ticks.tick() => {}
         }
         match shared.controller.is_deposed().await {
-            Ok(false) => {}
+            Ok(false) => {
+                if let Err(error) = shared.topics.catch_up().await {
+                    tracing::warn!(%error, "the metadata's topics cannot all be served");
+                }
+            }
             Ok(true) => return step_down(&shared).await,
             Err(error) => tracing::info!(%error, "metadata log cannot be looked at"),
         }

@@ -61,11 +61,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the address that clients are told to use.
-    pub fn advertised_address(&self) -> String {
-        self.advertise
-            .clone()
-            .unwrap_or_else(|| self.listen.to_string())
+    /// Returns the address that clients are told to use, given the one that was bound.
+    pub fn advertised_address(&self, bound: SocketAddr) -> String {
+        self.advertise.clone().unwrap_or_else(|| bound.to_string())
     }
 
     /// Checks what no single key can see; returns every fault.

@@ -124,6 +124,11 @@ impl Controller {
         self.member.agent_id
     }
 
+    /// Returns where clients reach this agent.
+    pub fn address(&self) -> &str {
+        &self.member.address
+    }
+
     /// Returns the cluster.
     pub const fn cluster_id(&self) -> ClusterId {
         self.member.cluster_id
@@ -146,8 +151,7 @@ impl Controller {
         build: impl FnOnce(&ClusterState) -> Result<MetaRecord, ControlError> + Send,
     ) -> Result<(), ControlError> {
         let mut log = self.log.lock().await;
-        let record = build(log.state())?;
-        let appended = log.append(record).await;
+        let appended = append_built(&mut log, build).await;
         self.state.send_replace(Arc::new(log.state().clone()));
         appended
     }
@@ -193,8 +197,22 @@ impl Controller {
     ///
     /// If the bucket does not answer.
     pub async fn is_deposed(&self) -> Result<bool, ControlError> {
-        self.log.lock().await.is_deposed().await
+        let mut log = self.log.lock().await;
+        let is_deposed = log.is_deposed().await;
+        // Looking also settles a record whose outcome was unknown.
+        self.state.send_replace(Arc::new(log.state().clone()));
+        is_deposed
     }
+}
+
+/// Builds the record on what is certain: one whose outcome was unknown is settled first.
+async fn append_built(
+    log: &mut MetaLog,
+    build: impl FnOnce(&ClusterState) -> Result<MetaRecord, ControlError> + Send,
+) -> Result<(), ControlError> {
+    log.settle().await?;
+    let record = build(log.state())?;
+    log.append(record).await
 }
 
 /// Looks before it opens: an agent that must not lead shall not depose the one that does.

@@ -30,6 +30,9 @@ pub enum ControlError {
     /// There is a topic of this name.
     #[error("topic exists already. topic=`{0}`")]
     TopicExists(TopicName),
+    /// The topic is not there, or not any more.
+    #[error("no such topic. topic=`{0}`")]
+    UnknownTopic(TopicName),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -56,6 +59,7 @@ impl ControlError {
             Self::Deposed | Self::Contended => ErrorKind::NotController,
             Self::NotDrained(_) => ErrorKind::NotLeader,
             Self::TopicExists(_) => ErrorKind::TopicExists,
+            Self::UnknownTopic(_) => ErrorKind::UnknownTopic,
             Self::Invalid(_) => ErrorKind::InvalidArgument,
             Self::Inconsistent { .. } => ErrorKind::CorruptData,
             Self::Store(error) if error.kind() == esker_tiering::ErrorKind::Corrupt => {

@@ -98,8 +98,9 @@ impl LogReader {
         Ok(bytes)
     }
 
-    /// Returns the first record below `below` whose timestamp is `timestamp` or later. Records are
-    /// decoded only in the batches that may hold it.
+    /// Returns the first record below `below` whose timestamp is `timestamp` or later, in the
+    /// segments that do not lie wholly below `from`. Records are decoded only in the batches that
+    /// may hold it.
     ///
     /// # Errors
     ///
@@ -107,11 +108,13 @@ impl LogReader {
     pub fn offset_for_timestamp(
         &self,
         timestamp: TimestampMs,
+        from: Offset,
         below: Offset,
     ) -> Result<Option<(Offset, TimestampMs)>, Error> {
         let list = self.segments.list();
         let below = below.min(list.flushed_offset);
-        for segment in list.segments.iter() {
+        let wanted = list.segments.iter().filter(|s| s.next_offset() > from);
+        for segment in wanted {
             let Some(run) = segment.run_since(timestamp) else {
                 continue;
             };

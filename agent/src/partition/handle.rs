@@ -91,9 +91,24 @@ impl PartitionHandle {
         self.cancel.cancel();
     }
 
-    /// Puts other settings in force.
-    pub(crate) async fn change_settings(&self, settings: PartitionSettings) {
-        self.settings.send_replace(settings);
+    /// Waits until the partition's tasks have ended.
+    pub(crate) async fn stopped(&self) {
+        // Each task drops its sender when it ends.
+        let (mut view, mut manifest) = (self.view.clone(), self.manifest.clone());
+        while view.changed().await.is_ok() {}
+        while manifest.changed().await.is_ok() {}
+    }
+
+    /// Puts settings in force, unless they are already.
+    pub(crate) async fn change_settings(&self, settings: &PartitionSettings) {
+        let is_new = self.settings.send_if_modified(|current| {
+            let is_new = current != settings;
+            current.clone_from(settings);
+            is_new
+        });
+        if !is_new {
+            return;
+        }
         // A partition that is gone has no use for settings.
         let _ = self.inbox.send(Message::SettingsChanged).await;
     }

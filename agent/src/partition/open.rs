@@ -237,14 +237,12 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
 }
 
 impl Opening {
-    /// Deletes the objects of a partition whose topic has a tombstone.
+    /// Deletes the objects of a partition whose topic has a tombstone, and returns how many.
     pub(crate) async fn delete_remote(
         &self,
         at: TopicPartition,
-    ) -> Result<(), esker_tiering::Error> {
-        delete_everything(&self.archiver.deps.store, at, self.tasks.token())
-            .await
-            .map(drop)
+    ) -> Result<u64, esker_tiering::Error> {
+        delete_everything(&self.archiver.deps.store, at, self.tasks.token()).await
     }
 
     /// Deletes the local logs of a topic that has a tombstone.

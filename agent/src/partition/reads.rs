@@ -14,9 +14,11 @@ use tokio::{sync::watch, time::Instant};
 use super::{error::PartitionError, handle::PartitionHandle, view::View};
 use crate::log::{self, LogReader};
 
-/// A tail read of at most this many bytes is done in place: it comes from the page cache, and
-/// handing it to another thread would cost more than the read.
-const INLINE_BYTES_MAX: u32 = 256 << 10;
+/// So close to the high watermark a read is done in place: it comes from the page cache, and handing
+/// it to another thread would cost more than the read.
+const INLINE_RECORDS_MAX: u64 = 4096;
+/// Bytes of such a read.
+const INLINE_BYTES_MAX: usize = 256 << 10;
 
 /// Where bytes came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +152,8 @@ impl Session {
         self.cursor = None;
         let (offset, below) = (self.offset, view.high_watermark);
         let length = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        let batches = if max_bytes <= INLINE_BYTES_MAX {
-            self.tail.read(offset, length, below)
+        let batches = if below.since(offset) <= INLINE_RECORDS_MAX {
+            self.tail.read(offset, length.min(INLINE_BYTES_MAX), below)
         } else {
             let mut tail = self.tail.clone();
             let read = move || (tail.read(offset, length, below), tail);
@@ -219,20 +221,28 @@ impl PartitionHandle {
         reader: &Reader,
         timestamp: TimestampMs,
     ) -> Result<Option<(Offset, TimestampMs)>, PartitionError> {
-        let view = self.view();
-        let manifest = self.manifest();
-        let in_bucket = reader
-            .offset_for_timestamp(&manifest, timestamp)
-            .await
-            .map_err(|error| PartitionError::Store(Arc::new(error)))?;
-        if in_bucket.is_some() {
-            return Ok(in_bucket);
+        loop {
+            let view = self.view();
+            let manifest = self.manifest();
+            let in_bucket = reader
+                .offset_for_timestamp(&manifest, timestamp)
+                .await
+                .map_err(|error| PartitionError::Store(Arc::new(error)))?;
+            if in_bucket.is_some() {
+                return Ok(in_bucket);
+            }
+            let tail = self.tail.clone();
+            // Below that the bucket was asked, or the log is trimmed.
+            let from = manifest.tiered_offset();
+            let find = move || tail.offset_for_timestamp(timestamp, from, view.high_watermark);
+            let in_tail = tokio::task::spawn_blocking(find)
+                .await
+                .map_err(|_| PartitionError::ShuttingDown)?
+                .map_err(|error| PartitionError::Log(Arc::new(error)))?;
+            // Unless what lay between the two searches was dropped meanwhile: it is in the bucket now.
+            if self.tail.local_log_start_offset() <= manifest.tiered_offset() {
+                return Ok(in_tail);
+            }
         }
-        let tail = self.tail.clone();
-        let find = move || tail.offset_for_timestamp(timestamp, view.high_watermark);
-        let found = tokio::task::spawn_blocking(find).await;
-        found
-            .map_err(|_| PartitionError::ShuttingDown)?
-            .map_err(|error| PartitionError::Log(Arc::new(error)))
     }
 }

@@ -21,7 +21,7 @@ use super::{
     status::{control_status, partition_status, refusal, status},
 };
 use crate::{
-    control::TopicConfig,
+    control::{ControlError, TopicConfig},
     partition::{PartitionError, PartitionHandle, PartitionSettings},
     registry::Topic,
     shared::Shared,
@@ -43,6 +43,30 @@ impl AdminService {
     #[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
     fn topic(&self, name: &str) -> Result<Arc<Topic>, Status> {
         self.shared.topic(name).map_err(|detail| status(&detail))
+    }
+
+    /// Makes a change to its end, also if the client goes away meanwhile: half of one would be a
+    /// record without partitions, or the other way round.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, ControlError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let made = self.shared.tasks.spawn("change of metadata", change).await;
+        let made = made.map_err(|_| Status::internal("the change of metadata was cut off"))?;
+        made.map_err(|error| control_status(&error))
+    }
+
+    /// Makes a change to its end, even if whoever asked for it goes away: half of one would be a
+    /// topic that the metadata has and nobody serves.
+    async fn change<T, F>(&self, make: impl FnOnce(Arc<Shared>) -> F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ControlError>> + Send + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let made = self.shared.tasks.spawn("change topics", make(shared)).await;
+        made.map_err(|_| status(&super::produce::abandoned()))?
+            .map_err(|error| control_status(&error))
     }
 
     fn summary(&self, topic: &Topic) -> TopicSummary {
@@ -67,7 +91,7 @@ impl AdminService {
         let manifest = partition.manifest();
         PartitionDescription {
             partition: partition.topic_partition().partition.get(),
-            leader: self.shared.settings.advertised_address(),
+            leader: self.shared.controller.address().to_owned(),
             leader_epoch: partition.leader_epoch().get(),
             log_start_offset: manifest.log_start_offset().get(),
             local_log_start_offset: view.local_log_start_offset.get(),
@@ -94,12 +118,10 @@ impl Admin for AdminService {
         let request = request.into_inner();
         let name = parse_name(&request.name).map_err(|detail| status(&detail))?;
         let config = config_of(&request.settings.unwrap_or_default());
-        let created = self
-            .shared
-            .topics
-            .create(name, request.partitions, config)
-            .await;
-        let topic = created.map_err(|error| control_status(&error))?;
+        let partitions = request.partitions;
+        let topic = self
+            .change(|shared| async move { shared.topics.create(name, partitions, config).await })
+            .await?;
         Ok(Response::new(CreateTopicResponse {
             topic: Some(self.summary(&topic)),
         }))
@@ -110,8 +132,8 @@ impl Admin for AdminService {
         request: Request<DeleteTopicRequest>,
     ) -> Result<Response<DeleteTopicResponse>, Status> {
         let topic = self.topic(&request.into_inner().name)?;
-        let deleted = self.shared.topics.delete(&topic).await;
-        deleted.map_err(|error| control_status(&error))?;
+        let shared = Arc::clone(&self.shared);
+        self.to_the_end(async move { shared.topics.delete(&topic).await }).await?;
         Ok(Response::new(DeleteTopicResponse {}))
     }
 
@@ -122,12 +144,11 @@ impl Admin for AdminService {
         let request = request.into_inner();
         let topic = self.topic(&request.name)?;
         let change = config_of(&request.settings.unwrap_or_default());
-        let altered = self
-            .shared
-            .topics
-            .alter(&topic, request.partitions, change, &request.reset)
-            .await;
-        altered.map_err(|error| control_status(&error))?;
+        let (shared, altered) = (Arc::clone(&self.shared), Arc::clone(&topic));
+        let AlterTopicRequest { partitions, reset, .. } = request;
+        let alter =
+            async move { shared.topics.alter(&altered, partitions, change, &reset).await };
+        self.to_the_end(alter).await?;
         Ok(Response::new(AlterTopicResponse {
             topic: Some(self.summary(&topic)),
         }))

@@ -7,7 +7,7 @@ use esker_proto::{
     convert::push_wire_record,
     partitioner::partition_for_key,
     types::Offset,
-    v1::{Acks as WireAcks, AppendRequest, AppendResponse, Appended, ErrorKind, Record},
+    v1::{Acks as WireAcks, AppendRequest, AppendResponse, Appended, ErrorDetail, ErrorKind, Record},
 };
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -42,8 +42,16 @@ pub(super) async fn serve(
     let partition_count = NonZeroU32::new(topic.partition_count()).unwrap_or(NonZeroU32::MIN);
     let parts = spread(shared, request.partition, partition_count, request.records);
     let mut places = vec![Appended::default(); count];
+    let mut is_partly_written = false;
     for (partition, part) in parts {
-        let base_offset = append(shared, &request.topic, partition, acks, &part.records).await?;
+        let appended = append(shared, &request.topic, partition, acks, &part.records).await;
+        let base_offset = appended.map_err(|detail| {
+            status(&ErrorDetail {
+                has_no_side_effects: detail.has_no_side_effects && !is_partly_written,
+                ..detail
+            })
+        })?;
+        is_partly_written = true;
         for (delta, index) in (0u32..).zip(part.indexes) {
             places[index] = Appended {
                 partition,
@@ -87,12 +95,10 @@ async fn append(
     partition: u32,
     acks: Acks,
     records: &[Record],
-) -> Result<Offset, Status> {
-    let handle = shared
-        .partition(topic, partition)
-        .map_err(|detail| status(&detail))?;
+) -> Result<Offset, ErrorDetail> {
+    let handle = shared.partition(topic, partition)?;
     let batch = batch_of(shared, records)
-        .map_err(|error| status(&refusal(ErrorKind::InvalidArgument, error.to_string())))?;
+        .map_err(|error| refusal(ErrorKind::InvalidArgument, error.to_string()))?;
     let memory = shared
         .produce_memory
         .acquire(batch.header().size_bytes)
@@ -101,7 +107,7 @@ async fn append(
     let slot = answers
         .reserve_owned()
         .await
-        .map_err(|_| status(&super::produce::abandoned()))?;
+        .map_err(|_| super::produce::abandoned())?;
     handle
         .append(Append {
             batch,
@@ -112,11 +118,8 @@ async fn append(
     let answer = answered
         .recv()
         .await
-        .ok_or_else(|| status(&super::produce::abandoned()))?;
-    answer
-        .outcome
-        .map(|appended| appended.base_offset)
-        .map_err(|detail| status(&detail))
+        .ok_or_else(super::produce::abandoned)?;
+    answer.outcome.map(|appended| appended.base_offset)
 }
 
 fn batch_of(shared: &Shared, records: &[Record]) -> Result<RecordBatch, BatchError> {

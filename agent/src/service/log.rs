@@ -61,7 +61,11 @@ impl Log for LogService {
         &self,
         _request: Request<InitProducerRequest>,
     ) -> Result<Response<InitProducerResponse>, Status> {
-        let ids = self.shared.controller.next_producer_id().await;
+        // In a task of its own: a record is written to its end, also if the client goes away.
+        let controller = Arc::clone(&self.shared.controller);
+        let ids = async move { controller.next_producer_id().await };
+        let ids = self.shared.tasks.spawn("producer id", ids).await;
+        let ids = ids.map_err(|_| Status::internal("the producer id was cut off"))?;
         let producer_id = ids.map_err(|error| status::control_status(&error))?;
         let response = InitProducerResponse {
             producer_id: producer_id.get(),
