@@ -1,4 +1,4 @@
-//! The S3 server's own tests, and the store contract on every kind of store.
+//! The S3 server's own tests, the store contract on every kind of store, and agents end to end.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod agent;
 mod s3_faults;
 mod s3_server;
 mod store;

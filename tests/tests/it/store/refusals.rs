@@ -16,13 +16,14 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::DropGuard;
 
+use super::contract::PATIENCE;
 use super::places::{open, options, s3_of, s3_url};
 use crate::support::BUCKET;
 
 /// Probes a store that must be refused, and returns the line that says why.
 async fn refusal(store: &Store, deadline: Duration) -> String {
     let probing = check_store(store, &RandomIds, deadline);
-    let report = tokio::time::timeout(PROBE_DEADLINE, probing).await.unwrap();
+    let report = tokio::time::timeout(deadline, probing).await.unwrap();
     let line = report
         .first_fault()
         .unwrap_or_else(|| panic!("accepted: {report}"));
@@ -37,7 +38,7 @@ async fn refusal_under(rule: Rule) -> String {
         .start()
         .await
         .unwrap();
-    refusal(&s3_of(server, options()).await.store, PROBE_DEADLINE).await
+    refusal(&s3_of(server, options()).await.store, PATIENCE).await
 }
 
 /// The off-the-shelf server that checks a condition in one step and writes in another.
@@ -71,7 +72,7 @@ async fn plain_s3s_fs_is_refused() {
     let server = plain_s3s_fs().await;
     let store = open(&s3_url(&server.url, BUCKET), options()).await;
 
-    let line = refusal(&store, PROBE_DEADLINE).await;
+    let line = refusal(&store, PATIENCE).await;
 
     assert!(line.contains("create") || line.contains("range"), "{line}");
 }
@@ -112,7 +113,7 @@ async fn a_bucket_that_expires_live_objects_is_refused() {
     let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
     assert!(server.set_expiration(BUCKET, "a/prefix/", 7));
 
-    let line = refusal(&s3_of(server, options()).await.store, PROBE_DEADLINE).await;
+    let line = refusal(&s3_of(server, options()).await.store, PATIENCE).await;
 
     assert!(line.contains("lifecycle"), "{line}");
 }

@@ -1,0 +1,343 @@
+//! Bad input gets a typed error, and changes nothing.
+
+use bytes::{Bytes, BytesMut};
+use esker_agent::agent::Agent;
+use esker_proto::{
+    batch::crc32c,
+    types::TimestampMs,
+    v1::{
+        AppendRequest, CreateTopicRequest, DescribeTopicRequest, ErrorKind, FetchRequest,
+        ListOffsetsRequest, Record, TopicSettings, TrimPartitionRequest,
+        list_offsets_request::Position,
+    },
+};
+use esker_tests::agent::{Plan, directory_url};
+use tempfile::TempDir;
+use tonic::Status;
+
+use super::support::{
+    Raw, TOPIC, batch, batch_at, batch_of, connect, create, describe, detail, now,
+};
+
+/// Where the CRC-32C of a batch stands, and where what it covers begins.
+const CRC_AT: usize = 17;
+const CRC_FROM: usize = 21;
+
+struct Bench {
+    _home: TempDir,
+    agent: Agent,
+    raw: Raw,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let home = TempDir::new().unwrap();
+        let agent = Plan::new(directory_url(home.path()), home.path());
+        let agent = agent.start().await.unwrap();
+        create(&connect(agent.grpc_address()).await, 1).await;
+        let raw = Raw::connect(agent.grpc_address()).await;
+        Self {
+            _home: home,
+            agent,
+            raw,
+        }
+    }
+
+    async fn log_end(&self) -> u64 {
+        describe(&connect(self.agent.grpc_address()).await).await[0].log_end_offset
+    }
+}
+
+fn patched(batch: &Bytes, at: usize, bytes: &[u8]) -> Bytes {
+    let mut patched = BytesMut::from(&batch[..]);
+    patched[at..at + bytes.len()].copy_from_slice(bytes);
+    patched.freeze()
+}
+
+/// Patches a batch and makes its checksum right again.
+fn forged(batch: &Bytes, at: usize, bytes: &[u8]) -> Bytes {
+    let patched = patched(batch, at, bytes);
+    let crc = crc32c(&patched[CRC_FROM..]);
+    self::patched(&patched, CRC_AT, &crc.to_be_bytes())
+}
+
+fn bad_batches() -> Vec<(&'static str, ErrorKind, Bytes)> {
+    use ErrorKind::{BatchTooLarge, CorruptBatch, InvalidArgument};
+    let good = batch(&["one", "two"]);
+    let large = "x".repeat(100 << 10);
+    let hours_2 = TimestampMs::new(now().get() + 2 * 3_600_000);
+    let mut last = good.to_vec();
+    let end = last.len() - 1;
+    last[end] ^= 1;
+    vec![
+        ("nothing", CorruptBatch, Bytes::new()),
+        ("a few bytes", CorruptBatch, Bytes::from_static(b"hello")),
+        ("a flipped bit", CorruptBatch, last.into()),
+        ("a wrong checksum", CorruptBatch, patched(&good, CRC_AT, &[1, 2, 3, 4])),
+        ("an old magic", CorruptBatch, patched(&good, 16, &[1])),
+        ("a truncated one", CorruptBatch, good.slice(..good.len() - 1)),
+        ("only a header", CorruptBatch, good.slice(..61)),
+        ("one and a byte", CorruptBatch, [&good[..], b"x"].concat().into()),
+        ("two", CorruptBatch, [&good[..], &good[..]].concat().into()),
+        ("a control batch", CorruptBatch, forged(&good, 21, &[0, 0x20])),
+        ("a transactional one", CorruptBatch, forged(&good, 21, &[0, 0x10])),
+        ("no such compression", CorruptBatch, forged(&good, 21, &[0, 0x07])),
+        ("a length below the header", CorruptBatch, forged(&good, 8, &[0, 0, 0, 9])),
+        ("a negative length", CorruptBatch, forged(&good, 8, &[0xff; 4])),
+        ("two billion records", CorruptBatch, forged(&good, 57, &[0x7f, 0xff, 0xff, 0xff])),
+        ("a count that is not the last delta", CorruptBatch, forged(&good, 57, &[0, 0, 0, 1])),
+        ("no record", CorruptBatch, forged(&good, 57, &[0; 4])),
+        ("too large a batch", BatchTooLarge, batch(&[&large])),
+        ("a time far ahead", InvalidArgument, batch_at(&["late"], hours_2)),
+        ("the end of time", InvalidArgument, batch_at(&["late"], TimestampMs::new(i64::MAX))),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_batch_is_refused_by_kind_and_appends_nothing() {
+    let mut bench = Bench::start().await;
+    for (what, kind, batch) in bad_batches() {
+        let refused = bench.raw.produce(TOPIC, 0, batch).await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{what}: {refused:?}");
+        assert!(refused.has_no_side_effects, "{what}: {refused:?}");
+        assert!(!refused.is_retryable, "{what}: {refused:?}");
+        assert_ne!(refused.message, "", "{what}");
+        assert_eq!(bench.log_end().await, 0, "{what}");
+    }
+    let good = bench.raw.produce(TOPIC, 0, batch(&["good"])).await;
+    assert_eq!(good.unwrap().base_offset, 0);
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_batch_does_not_end_its_stream_nor_move_the_others() {
+    let mut bench = Bench::start().await;
+    let (good, bad) = (batch(&["a", "b"]), Bytes::from_static(b"bad"));
+    let answers = bench
+        .raw
+        .produce_all([
+            (TOPIC, 0, good.clone()),
+            (TOPIC, 0, bad),
+            ("nowhere", 0, good.clone()),
+            (TOPIC, 7, good.clone()),
+            ("no/name", 0, good.clone()),
+            (TOPIC, 0, good),
+        ])
+        .await;
+    let outcomes: Vec<_> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(ack) => Ok(ack.base_offset),
+            Err(detail) => {
+                assert!(detail.has_no_side_effects, "{detail:?}");
+                Err(detail.kind())
+            }
+        })
+        .collect();
+    assert_eq!(
+        outcomes,
+        [
+            Ok(0),
+            Err(ErrorKind::CorruptBatch),
+            Err(ErrorKind::UnknownTopic),
+            Err(ErrorKind::UnknownPartition),
+            Err(ErrorKind::InvalidTopicName),
+            Ok(2),
+        ]
+    );
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequences_are_held_and_an_old_producer_epoch_is_fenced() {
+    let mut bench = Bench::start().await;
+    let mut produce = async |epoch, sequence| {
+        let answer = bench.raw.produce(TOPIC, 0, batch_of(77, epoch, sequence)).await;
+        answer
+            .map(|ack| (ack.base_offset, ack.duplicate))
+            .map_err(|detail| {
+                assert!(detail.has_no_side_effects, "{detail:?}");
+                detail.kind()
+            })
+    };
+    assert_eq!(produce(0, 0).await, Ok((0, false)));
+    assert_eq!(produce(0, 2).await, Ok((2, false)));
+    assert_eq!(produce(0, 2).await, Ok((2, true)), "sent again");
+    assert_eq!(produce(0, 0).await, Ok((0, true)), "sent again, late");
+    assert_eq!(produce(0, 6).await, Err(ErrorKind::OutOfOrderSequence), "one is missing");
+    assert_eq!(produce(0, 3).await, Err(ErrorKind::OutOfOrderSequence), "half of one");
+    assert_eq!(produce(1, 0).await, Ok((4, false)), "a newer epoch starts over");
+    assert_eq!(produce(0, 4).await, Err(ErrorKind::ProducerFenced));
+    assert_eq!(produce(1, 2).await, Ok((6, false)));
+    assert_eq!(bench.log_end().await, 8);
+    bench.agent.stop().await;
+}
+
+fn assert_refused<T: std::fmt::Debug>(what: &str, kind: ErrorKind, answer: Result<T, Status>) {
+    let detail = detail(&answer.unwrap_err());
+    assert_eq!(detail.kind(), kind, "{what}: {detail:?}");
+    assert!(detail.has_no_side_effects, "{what}: {detail:?}");
+}
+
+fn fetch(topic: &str, partition: u32, offset: u64, end_offset: Option<u64>) -> FetchRequest {
+    FetchRequest {
+        topic: topic.to_owned(),
+        partition,
+        offset,
+        end_offset,
+        ..FetchRequest::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_of_what_is_not_there_is_refused_by_kind() {
+    let mut bench = Bench::start().await;
+    bench.raw.produce(TOPIC, 0, batch(&["a", "b"])).await.unwrap();
+    for (what, kind, request) in [
+        ("no topic", ErrorKind::UnknownTopic, fetch("nowhere", 0, 0, Some(1))),
+        ("no name", ErrorKind::InvalidTopicName, fetch("", 0, 0, Some(1))),
+        ("no partition", ErrorKind::UnknownPartition, fetch(TOPIC, 1, 0, Some(1))),
+        ("beyond the end", ErrorKind::OffsetOutOfRange, fetch(TOPIC, 0, 3, Some(9))),
+        ("far beyond", ErrorKind::OffsetOutOfRange, fetch(TOPIC, 0, u64::MAX - 1, None)),
+        ("backwards", ErrorKind::InvalidArgument, fetch(TOPIC, 0, 2, Some(1))),
+    ] {
+        assert_refused(what, kind, bench.raw.fetch(request).await);
+    }
+    // An empty range is no error, and neither is the very end.
+    assert!(bench.raw.fetch(fetch(TOPIC, 0, 1, Some(1))).await.unwrap().is_empty());
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_that_cannot_be_are_refused_by_kind() {
+    let mut bench = Bench::start().await;
+    let create = |name: &str, partitions, settings| CreateTopicRequest {
+        name: name.to_owned(),
+        partitions,
+        settings,
+    };
+    let long = "x".repeat(250);
+    let tiny = TopicSettings {
+        segment_bytes: Some(1),
+        ..TopicSettings::default()
+    };
+    let vast = TopicSettings {
+        batch_bytes_max: Some(u32::MAX),
+        ..TopicSettings::default()
+    };
+    for (what, kind, request) in [
+        ("empty", ErrorKind::InvalidTopicName, create("", 1, None)),
+        ("dots", ErrorKind::InvalidTopicName, create("..", 1, None)),
+        ("a path", ErrorKind::InvalidTopicName, create("../etc", 1, None)),
+        ("a blank", ErrorKind::InvalidTopicName, create("a b", 1, None)),
+        ("no ascii", ErrorKind::InvalidTopicName, create("größe", 1, None)),
+        ("too long", ErrorKind::InvalidTopicName, create(&long, 1, None)),
+        ("there already", ErrorKind::TopicExists, create(TOPIC, 1, None)),
+        ("too many", ErrorKind::InvalidArgument, create("many", 10_001, None)),
+        ("tiny segments", ErrorKind::InvalidArgument, create("tiny", 1, Some(tiny))),
+        ("vast batches", ErrorKind::InvalidArgument, create("vast", 1, Some(vast))),
+    ] {
+        assert_refused(what, kind, bench.raw.admin.create_topic(request).await);
+    }
+    let topics = bench.raw.admin.list_topics(esker_proto::v1::ListTopicsRequest {}).await;
+    assert_eq!(topics.unwrap().into_inner().topics.len(), 1);
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_calls_about_what_is_not_there_are_refused_by_kind() {
+    let mut bench = Bench::start().await;
+    let described = bench.raw.admin.describe_topic(DescribeTopicRequest { name: "nowhere".into() });
+    assert_refused("describe", ErrorKind::UnknownTopic, described.await);
+    let trim = |partition, offset| TrimPartitionRequest {
+        topic: TOPIC.to_owned(),
+        partition,
+        offset,
+    };
+    let trimmed = bench.raw.admin.trim_partition(trim(4, 0)).await;
+    assert_refused("trim", ErrorKind::UnknownPartition, trimmed);
+    let trimmed = bench.raw.admin.trim_partition(trim(0, 1)).await;
+    assert_refused("trim above the bucket", ErrorKind::InvalidArgument, trimmed);
+    let list = |partitions, position| ListOffsetsRequest {
+        topic: TOPIC.to_owned(),
+        partitions,
+        position,
+    };
+    let listed = bench.raw.log.list_offsets(list(vec![], None)).await;
+    assert_refused("list nothing", ErrorKind::InvalidArgument, listed);
+    let listed = bench.raw.log.list_offsets(list(vec![0, 9], Some(Position::Latest(true)))).await;
+    let offsets = listed.unwrap().into_inner().offsets;
+    assert_eq!(offsets[0].offset, Some(0));
+    let error = offsets[1].error.as_ref().unwrap();
+    assert_eq!(error.kind(), ErrorKind::UnknownPartition);
+    bench.agent.stop().await;
+}
+
+fn plain(value: impl Into<Bytes>) -> Record {
+    Record {
+        value: Some(value.into()),
+        ..Record::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_records_that_cannot_be_are_refused_by_kind() {
+    let mut bench = Bench::start().await;
+    let append = |topic: &str, partition, records| AppendRequest {
+        topic: topic.to_owned(),
+        partition,
+        records,
+        ..AppendRequest::default()
+    };
+    let late = Record {
+        timestamp_ms: i64::MAX,
+        ..plain("late")
+    };
+    let large = plain(vec![0; 100 << 10]);
+    for (what, kind, request) in [
+        ("none", ErrorKind::InvalidArgument, append(TOPIC, None, vec![])),
+        ("no topic", ErrorKind::UnknownTopic, append("nowhere", None, vec![plain("x")])),
+        ("no partition", ErrorKind::UnknownPartition, append(TOPIC, Some(1), vec![plain("x")])),
+        ("late", ErrorKind::InvalidArgument, append(TOPIC, None, vec![late])),
+        ("large", ErrorKind::BatchTooLarge, append(TOPIC, None, vec![large])),
+    ] {
+        assert_refused(what, kind, bench.raw.log.append(request).await);
+    }
+    assert_eq!(bench.log_end().await, 0);
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_that_was_written_in_part_does_not_claim_to_have_changed_nothing() {
+    let mut bench = Bench::start().await;
+    let client = connect(bench.agent.grpc_address()).await;
+    client.admin().create_topic("two", 2, Default::default()).await.unwrap();
+    let keyed = |key: &str, value: Bytes| Record {
+        key: Some(key.to_owned().into()),
+        ..plain(value)
+    };
+    // One key for each partition; the second partition's record is too large.
+    let count = std::num::NonZeroU32::new(2).unwrap();
+    let key_of = |partition: u32| {
+        let keys = (0..100).map(|n| format!("key-{n}"));
+        keys.into_iter()
+            .find(|key| {
+                let at = esker_proto::partitioner::partition_for_key(key.as_bytes(), count);
+                at.get() == partition
+            })
+            .unwrap()
+    };
+    let records = vec![
+        keyed(&key_of(0), "small".into()),
+        keyed(&key_of(1), vec![0; 100 << 10].into()),
+    ];
+    let request = AppendRequest {
+        topic: "two".to_owned(),
+        records,
+        ..AppendRequest::default()
+    };
+    let refused = detail(&bench.raw.log.append(request).await.unwrap_err());
+    assert_eq!(refused.kind(), ErrorKind::BatchTooLarge);
+    assert!(!refused.has_no_side_effects, "the first part is in the log");
+    bench.agent.stop().await;
+}

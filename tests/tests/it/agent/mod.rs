@@ -1,0 +1,14 @@
+//! Agents end to end: each promise of one agent, kept while something goes wrong.
+
+mod bad_input;
+mod crash;
+mod damage;
+mod disk;
+mod outage;
+mod reads;
+mod restart;
+mod retention;
+mod support;
+mod surface;
+mod take_over;
+mod topics;
