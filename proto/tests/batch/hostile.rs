@@ -179,6 +179,17 @@ fn record_that_does_not_hold_is_an_error() {
 }
 
 #[test]
+fn bytes_after_a_record_without_headers_are_an_error_before_anybody_looks_at_headers() {
+    let batch = raw_batch(0, 1, &[14, 0, 0, 0, 1, 1, 0, 0]).freeze();
+    let records = RecordBatch::validate(batch).unwrap().records().unwrap();
+    let expected = BatchError::Record {
+        index: 0,
+        fault: RecordFault::TrailingBytes,
+    };
+    assert_eq!(records.iter().next().unwrap().unwrap_err(), expected);
+}
+
+#[test]
 fn timestamp_beyond_64_bits_is_an_error() {
     // The base timestamp is 1000; the delta is i64::MAX.
     let delta = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
