@@ -249,7 +249,7 @@ fn a_timestamp_finds_the_first_record_at_or_after_it() {
     let reader = log.log.reader();
     let find = |at: i64, below: u64| {
         reader
-            .offset_for_timestamp(TimestampMs::new(at), offset(below))
+            .offset_for_timestamp(TimestampMs::new(at), offset(0), offset(below))
             .unwrap()
             .map(|(offset, at)| (offset.get(), at.get()))
     };

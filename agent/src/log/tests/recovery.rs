@@ -94,6 +94,8 @@ fn a_torn_tail_is_cut_at_the_last_whole_batch() {
 #[test]
 fn a_flipped_bit_before_valid_batches_is_corruption() {
     let whole = three_segments();
+    // Without the mark, which would say that it was flushed, the batches that follow must tell.
+    whole.disk.forget(&dir().join("mark"));
     let image = whole.disk.image();
     let path = whole.segment_path(40);
     let batch = whole.appended[20].bytes().len();
@@ -158,7 +160,19 @@ fn a_hole_in_what_the_mark_says_was_flushed_is_corruption() {
     log.disk
         .corrupt(&path, |bytes| bytes[8_192..12_288].fill(0));
 
-    assert!(matches!(reopen_error(log), Error::Corrupt { .. }));
+    let (disk, before) = (log.disk.clone(), log.disk.bytes(&path));
+    let error = reopen_error(log);
+    assert!(
+        matches!(
+            error,
+            Error::Corrupt {
+                damage: Damage::Batch(_),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(disk.bytes(&path), before);
 }
 
 #[test]
@@ -383,7 +397,7 @@ fn a_log_that_holds_another_epoch_than_the_bucket_is_refused() {
 }
 
 #[test]
-fn a_leftover_of_a_removal_that_a_crash_cut_short_is_removed() {
+fn a_leftover_of_a_removal_that_was_cut_short_is_removed() {
     let log = three_segments();
     let image = log.disk.image();
     let first = log.segment_path(0);
