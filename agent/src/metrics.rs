@@ -121,20 +121,23 @@ impl TrafficMetrics {
     }
 }
 
+/// What a gauge shows of a partition.
+type Reading = fn(&PartitionHandle) -> u64;
+
 /// Gauges that are read off the agent when somebody looks.
 #[derive(Clone, Debug)]
 pub(crate) struct Gauges {
     unuploaded: IntGauge,
     disk_free: IntGauge,
     produce_memory: IntGauge,
-    partitions: [(IntGaugeVec, fn(&PartitionHandle) -> u64); 6],
+    partitions: [(IntGaugeVec, Reading); 6],
 }
 
 impl Gauges {
     /// Registers the gauges.
     pub(crate) fn register(metrics: &Metrics) -> Result<Self, Error> {
         let gauge = |name: &str, help: &str| register(metrics, IntGauge::new(name, help));
-        let of_partition = |name: &str, read: fn(&PartitionHandle) -> u64| {
+        let of_partition = |name: &str, read: Reading| {
             let opts = Opts::new(name, "of one partition");
             register(metrics, IntGaugeVec::new(opts, &["topic", "partition"]))
                 .map(|gauge| (gauge, read))

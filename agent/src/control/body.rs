@@ -105,10 +105,6 @@ fn parse(bytes: &[u8]) -> Result<MetaBody, String> {
 mod hex_nonce {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "the signature is serde's"
-    )]
     pub(super) fn serialize<S: Serializer>(nonce: &u128, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&format!("{nonce:032x}"))
     }

@@ -40,7 +40,6 @@ impl AdminService {
         Self { shared }
     }
 
-    #[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
     fn topic(&self, name: &str) -> Result<Arc<Topic>, Status> {
         self.shared.topic(name).map_err(|detail| status(&detail))
     }

@@ -10,8 +10,11 @@ use anyhow::Context;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Bytes to read, buffered.
+pub(super) type Input = BufReader<Box<dyn Read>>;
+
 /// Opens a file to read, or standard input for `-`; with its size, if that is known.
-pub(super) fn input(path: &Path) -> anyhow::Result<(BufReader<Box<dyn Read>>, Option<u64>)> {
+pub(super) fn input(path: &Path) -> anyhow::Result<(Input, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((
             BufReader::with_capacity(BUFFER_BYTES, Box::new(io::stdin())),
@@ -22,7 +25,7 @@ pub(super) fn input(path: &Path) -> anyhow::Result<(BufReader<Box<dyn Read>>, Op
     let file = File::open(path).with_context(opened)?;
     let metadata = file.metadata().with_context(opened)?;
     anyhow::ensure!(!metadata.is_dir(), "{} is a directory", path.display());
-    let size = metadata.is_file().then(|| metadata.len());
+    let size = metadata.is_file().then_some(metadata.len());
     Ok((BufReader::with_capacity(BUFFER_BYTES, Box::new(file)), size))
 }
 

@@ -39,7 +39,7 @@ impl RecordJson {
         let (key, key_base64) = text_or_base64(record.key);
         let (value, value_base64) = text_or_base64(record.value);
         let mut headers = BTreeMap::new();
-        for header in record.headers.clone() {
+        for header in record.headers {
             let header = header?;
             let value = header
                 .value

@@ -113,7 +113,7 @@ impl Model {
     }
 
     fn trim(&mut self, to: u64, with_rows: bool) {
-        let is_even = to % 2 == 0;
+        let is_even = to.is_multiple_of(2);
         let mut to = self.log_start + (self.tiered - self.log_start) * to / 1000;
         let ends = self.segments.iter().map(|(meta, _)| meta.next_offset.get());
         if let Some(end) = ends.take_while(|&end| end <= to).last().filter(|_| is_even) {
