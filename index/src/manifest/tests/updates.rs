@@ -230,6 +230,18 @@ fn a_time_lookup_does_not_go_to_a_page_whose_match_was_trimmed() {
 }
 
 #[test]
+fn a_time_lookup_never_goes_below_the_log_start() {
+    let manifest = opened()
+        .apply(add(0, &[(10, 500), (10, 100)]), 2)
+        .expect("follows")
+        .manifest;
+    let trimmed = manifest.apply(trim(10, None), 3).expect("trims").manifest;
+
+    assert_eq!(manifest.find_timestamp(time(300), at(0)), Place::Head);
+    assert_eq!(trimmed.find_timestamp(time(300), at(0)), Place::AtEnd);
+}
+
+#[test]
 fn a_page_made_and_trimmed_in_one_commit_is_neither_stored_nor_deleted() {
     let segments = HEAD_SEGMENTS_MAX as u64 + 1;
     let mut updates: Vec<_> = (0..segments)
