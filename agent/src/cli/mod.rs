@@ -1,6 +1,7 @@
 //! The `esker-agent` command: `run`, `dev`, `check-store`, `config`.
 
 mod check_store;
+mod open_files;
 mod run;
 mod telemetry;
 
@@ -19,6 +20,7 @@ use crate::{
 /// Runs the command line and returns the process's exit code.
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
+    open_files::raise_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
