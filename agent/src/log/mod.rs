@@ -17,7 +17,7 @@
 //!
 //! # Files
 //!
-//! See [`files`]: segments, a state per sealed segment, the epoch history, the recovery mark. Segment
+//! See `files`: segments, a state per sealed segment, the epoch history, the recovery mark. Segment
 //! files are the very bytes that are uploaded; what is known besides stands beside them.
 //!
 //! # Order of writes
@@ -38,7 +38,7 @@
 //! Recovery finds a prefix of what was appended that holds every flushed batch. A tail that a crash
 //! tore is cut. What a crash cannot explain is refused with file and position: a bad batch that valid
 //! ones follow, a batch or a file that is gone although it was flushed, a gap between segments. See
-//! [`recovery`].
+//! `recovery`.
 //!
 //! # Errors
 //!

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //!
-//! **Owner.** One task ([`actor`]) owns a partition's mutable state: the local log, the producers'
+//! **Owner.** One task (`actor`) owns a partition's mutable state: the local log, the producers'
 //! dedup table, the acknowledgements that are due. Everything else reaches it through its bounded
 //! inbox, or reads the immutable [`View`] it publishes.
 //!
@@ -10,7 +10,7 @@
 //! epoch, queued to the log, and only when its group is flushed does the high watermark rise, is the
 //! view published, and is the producer answered, in this order: whoever was told can read.
 //!
-//! **Order of tiering.** A second task ([`archiver`]) owns the partition's remote part. Sealed
+//! **Order of tiering.** A second task (`archiver`) owns the partition's remote part. Sealed
 //! segments below the high watermark go up, oldest first; the manifest is published when its commit
 //! is won; then, and only below the tiered offset, the actor drops local data: first the new view,
 //! then the files. A reader that still holds the old view still holds the files.
@@ -27,7 +27,7 @@
 //! go on. Only a restart, which recovers from what the disk holds, brings it back.
 //!
 //! **Not handled.** Followers: with one replica a batch is committed when it is flushed. The engine
-//! has their place ([`engine::LeaderEngine`]).
+//! has their place (`engine::LeaderEngine`).
 
 mod actor;
 mod archiver;
