@@ -244,7 +244,8 @@ impl Keys {
         let is_topic = parts.next() == Some(Self::TOPICS);
         let (topic, partition) = (parts.next()?, parts.next()?);
         let topic_partition = parse_folder(topic, partition).filter(|_| is_topic)?;
-        key.starts_with(&Self::new(topic_partition).folder()).then_some(topic_partition)
+        key.starts_with(&Self::new(topic_partition).folder())
+            .then_some(topic_partition)
     }
 
     /// Prefix of all partitions of a topic.

@@ -43,6 +43,10 @@ mod tests {
     #[test]
     fn the_page_says_what_the_table_says() {
         let page = include_str!("../../../docs/config.md");
-        assert_eq!(page, reference(), "write it anew: esker-agent config > docs/config.md");
+        assert_eq!(
+            page,
+            reference(),
+            "write it anew: esker-agent config > docs/config.md"
+        );
     }
 }

@@ -132,7 +132,8 @@ impl Admin for AdminService {
     ) -> Result<Response<DeleteTopicResponse>, Status> {
         let topic = self.topic(&request.into_inner().name)?;
         let shared = Arc::clone(&self.shared);
-        self.to_the_end(async move { shared.topics.delete(&topic).await }).await?;
+        self.to_the_end(async move { shared.topics.delete(&topic).await })
+            .await?;
         Ok(Response::new(DeleteTopicResponse {}))
     }
 
@@ -144,9 +145,15 @@ impl Admin for AdminService {
         let topic = self.topic(&request.name)?;
         let change = config_of(&request.settings.unwrap_or_default());
         let (shared, altered) = (Arc::clone(&self.shared), Arc::clone(&topic));
-        let AlterTopicRequest { partitions, reset, .. } = request;
-        let alter =
-            async move { shared.topics.alter(&altered, partitions, change, &reset).await };
+        let AlterTopicRequest {
+            partitions, reset, ..
+        } = request;
+        let alter = async move {
+            shared
+                .topics
+                .alter(&altered, partitions, change, &reset)
+                .await
+        };
         self.to_the_end(alter).await?;
         Ok(Response::new(AlterTopicResponse {
             topic: Some(self.summary(&topic)),

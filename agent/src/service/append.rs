@@ -7,7 +7,9 @@ use esker_proto::{
     convert::push_wire_record,
     partitioner::partition_for_key,
     types::Offset,
-    v1::{Acks as WireAcks, AppendRequest, AppendResponse, Appended, ErrorDetail, ErrorKind, Record},
+    v1::{
+        Acks as WireAcks, AppendRequest, AppendResponse, Appended, ErrorDetail, ErrorKind, Record,
+    },
 };
 use tokio::sync::mpsc;
 use tonic::Status;

@@ -47,7 +47,8 @@ impl Merge {
         let waiting = self.waiting.entry(fetched.partition()).or_default();
         for record in fetched {
             let record = record?;
-            let place = record.headers
+            let place = record
+                .headers
                 .filter_map(Result::ok)
                 .find(|h| h.key == HEADER);
             let line = place.and_then(|header| Line::decode(header.value?));

@@ -45,13 +45,18 @@ impl TaskSet {
     /// Returns a set that ends with this one, and can end before it.
     #[must_use]
     pub fn child(&self) -> Self {
-        Self { tracker: self.tracker.clone(), cancelled: self.cancelled.child_token() }
+        Self {
+            tracker: self.tracker.clone(),
+            cancelled: self.cancelled.child_token(),
+        }
     }
 
     /// Cancels every task and waits at most `deadline` for them. Returns whether all ended.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         self.cancelled.cancel();
         self.tracker.close();
-        tokio::time::timeout(deadline, self.tracker.wait()).await.is_ok()
+        tokio::time::timeout(deadline, self.tracker.wait())
+            .await
+            .is_ok()
     }
 }

@@ -40,7 +40,10 @@ impl ProduceBench {
         let producer = load::producer(&client, &topic, self.shape).await?;
         load.publish(&producer, self.warm_up).await?;
         // The partitions' chains are opened by now: what follows is what a GiB costs from here on.
-        client.admin().seal_topic(&topic, false, SEAL_TIMEOUT).await?;
+        client
+            .admin()
+            .seal_topic(&topic, false, SEAL_TIMEOUT)
+            .await?;
 
         let (cpu, requests) = (agent.cpu_seconds(), agent.bucket_requests().await?);
         let started = Instant::now();
