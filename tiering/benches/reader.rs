@@ -66,19 +66,34 @@ async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
 
     let mut plain: f64 = 0.0;
     for in_flight in [1, 2, 4, 8] {
+        let before = processor_seconds();
         let rate = best_plain(&open(dir.path())?, &log, in_flight).await?;
-        println!("plain ranged GETs of 4 MiB, {in_flight} in flight   {rate:>8.0} MB/s");
+        let cost = cost(&log, before);
+        println!("plain ranged GETs of 4 MiB, {in_flight} in flight   {rate:>8.0} MB/s, {cost}");
         plain = plain.max(rate);
     }
-    for chunk_mib in [1, 2, 4, 8] {
+    for (chunk_mib, ahead) in [
+        (1, 1),
+        (1, 4),
+        (1, 16),
+        (2, 2),
+        (4, 1),
+        (4, 2),
+        (4, 4),
+        (4, 16),
+    ] {
         let options = || ReaderOptions {
             chunk_bytes: chunk_mib << 20,
+            // Half of it may be ahead.
+            budget_bytes: (chunk_mib << 21) * ahead,
             ..ReaderOptions::default()
         };
+        let before = processor_seconds();
         let rate = best_replay(dir.path(), &log, options).await?;
         println!(
-            "replay, cold, chunks of {chunk_mib} MiB            {}",
-            beside(rate, plain)
+            "replay, cold, chunks of {chunk_mib} MiB, {ahead:>2} ahead  {}, {}",
+            beside(rate, plain),
+            cost(&log, before)
         );
     }
     println!("peak memory of this process            {}", peak_memory());
@@ -104,6 +119,13 @@ async fn run(log_bytes: usize, batch_bytes: usize) -> Outcome<()> {
         check_rate(&open(dir.path())?, &log).await?
     );
     Ok(())
+}
+
+/// What a leg of several rounds cost.
+fn cost(log: &Log, before: f64) -> String {
+    let rounds = f64::from(u32::try_from(ROUNDS).unwrap_or(1));
+    let seconds = (processor_seconds() - before) / rounds / (megabytes(log) / 1000.0);
+    format!("{seconds:.2} processor seconds/GB")
 }
 
 /// As Linux tells it.
@@ -268,6 +290,20 @@ async fn check_rate(store: &Store, log: &Log) -> Outcome<f64> {
         seconds += start.elapsed().as_secs_f64();
     }
     Ok(megabytes(log) / seconds)
+}
+
+/// Processor seconds of this process so far. They tell more than the clock when others share the
+/// machine.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    let ticks = |at: usize| fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok());
+    (ticks(12).unwrap_or(0.0) + ticks(13).unwrap_or(0.0)) / 100.0
 }
 
 fn rate(log: &Log, start: Instant) -> f64 {

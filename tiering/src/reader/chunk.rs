@@ -1,6 +1,9 @@
 //! A chunk in memory, and the check its bytes pass before anybody sees them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use esker_index::IndexEntry;
@@ -17,30 +20,42 @@ use super::{budget::Charge, plan::ChunkPlan};
 pub(super) struct Chunk {
     bytes: Bytes,
     was_read: AtomicBool,
+    took: Duration,
     wasted_bytes: IntCounter,
 }
 
+/// How a chunk came into memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// Whether nobody waited for it.
+    pub(super) is_speculative: bool,
+    /// How long it took.
+    pub(super) took: Duration,
+}
+
 impl Chunk {
-    /// Wraps bytes that a reader waits for.
-    pub(super) fn demanded(bytes: Bytes, charge: Charge, wasted_bytes: IntCounter) -> Self {
-        Self::new(bytes, charge, wasted_bytes, true)
-    }
-
-    /// Wraps bytes that were fetched ahead of need.
-    pub(super) fn speculative(bytes: Bytes, charge: Charge, wasted_bytes: IntCounter) -> Self {
-        Self::new(bytes, charge, wasted_bytes, false)
-    }
-
-    fn new(bytes: Bytes, charge: Charge, wasted_bytes: IntCounter, was_read: bool) -> Self {
+    pub(super) fn new(
+        bytes: Bytes,
+        charge: Charge,
+        origin: Origin,
+        wasted_bytes: IntCounter,
+    ) -> Self {
         let bytes = Bytes::from_owner(Charged {
             bytes,
             _charge: charge,
         });
+        let was_read = AtomicBool::new(!origin.is_speculative);
         Self {
             bytes,
-            was_read: AtomicBool::new(was_read),
+            was_read,
+            took: origin.took,
             wasted_bytes,
         }
+    }
+
+    /// How long it took to bring it into memory.
+    pub(super) const fn took(&self) -> Duration {
+        self.took
     }
 
     /// Returns the bytes to read from.

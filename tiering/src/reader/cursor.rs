@@ -222,15 +222,21 @@ impl Cursor {
         if self.is_sequential && is_new {
             self.fetch_ahead(arrival);
         }
-        match request {
-            Request::Ready(chunk) => Ok(chunk),
-            Request::Pending(pending) => pending.arrived().await,
+        let chunk = match request {
+            Request::Ready(chunk) => chunk,
+            Request::Pending(pending) => pending.arrived().await?,
+        };
+        if is_new {
+            self.window.on_fetch(chunk.took());
         }
+        Ok(chunk)
     }
 
     fn fetch_ahead(&mut self, arrival: Arrival) {
-        let chunks = self.window.on_chunk(arrival, self.reader.share_chunks());
         let reading = self.reading.as_mut().expect("resolved just before");
+        let share = self.reader.share_chunks();
+        let chunk_bytes = u64::from(reading.plan.id.length);
+        let chunks = self.window.on_chunk(arrival, chunk_bytes, share);
         reading.has_fetched_ahead = true;
         let mut rows = reading.rows.clone();
         let mut last = reading.plan.clone();

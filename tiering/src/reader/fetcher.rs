@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::types::TopicPartition;
+use tokio::time::Instant;
 
 use super::{
     budget::{Budget, Charge, Limits},
-    chunk::{Chunk, Flaw, FlawReason, check},
+    chunk::{Chunk, Flaw, FlawReason, Origin, check},
     disk::DiskCache,
     flights::{Boarding, Failure, Flights, Ticket},
     holds::Holds,
@@ -166,18 +167,19 @@ impl Fetcher {
             Some(charge) => charge,
             None => self.charge(u64::from(plan.id.length)).await,
         };
+        let start = Instant::now();
         let from_disk = self.load_from_disk(&plan).await;
         let is_from_disk = from_disk.is_some();
         let bytes = match from_disk {
             Some(bytes) => bytes,
             None => self.fetch(key, &plan, is_speculative).await?,
         };
-        let wasted_bytes = self.metrics.wasted_bytes.clone();
-        let chunk = if is_speculative {
-            Arc::new(Chunk::speculative(bytes, charge, wasted_bytes))
-        } else {
-            Arc::new(Chunk::demanded(bytes, charge, wasted_bytes))
+        let origin = Origin {
+            is_speculative,
+            took: start.elapsed(),
         };
+        let wasted_bytes = self.metrics.wasted_bytes.clone();
+        let chunk = Arc::new(Chunk::new(bytes, charge, origin, wasted_bytes));
         self.memory.insert(plan.id, chunk.clone());
         if let Some(disk) = self.disk.as_ref().filter(|_| !is_from_disk) {
             disk.offer(plan.id, chunk.clone());
