@@ -17,7 +17,7 @@ use esker_tiering::{
 };
 use futures::{StreamExt, TryStreamExt, future::join_all};
 use prometheus::Registry as Metrics;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 use tonic_health::server::HealthReporter;
 
 use crate::{
@@ -220,6 +220,7 @@ impl<'a> Stopwatch<'a> {
 
 /// Returns whether everything of every partition is in the bucket.
 async fn close_partitions(shared: &Shared) -> bool {
+    shared.topics.close().await;
     let topics = shared.registry.topics();
     let partitions: Vec<_> = topics.iter().flat_map(|topic| topic.partitions()).collect();
     let closed = join_all(partitions.iter().map(|partition| partition.close())).await;
@@ -326,7 +327,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         opening,
         ids: around.ids,
         tasks: tasks.clone(),
-        changes: tokio::sync::Mutex::new(()),
+        changes: Mutex::default(),
     };
     Ok(Arc::new(Shared {
         produce_memory: MemoryBudget::new(settings.produce_buffer_bytes.get()),

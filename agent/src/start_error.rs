@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
-use esker_tiering::probe::Report;
+use esker_tiering::probe::{Report, Verdict};
 
 use crate::{
     config::ConfigError, control::ControlError, data_dir::DataDirError, partition::OpenError,
@@ -56,16 +56,25 @@ pub enum StartError {
 
 impl StartError {
     /// The process's exit code. `docs/exit-codes.md` lists them; they never change.
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::NoStore => 78,
             Self::Store(_) => 69,
-            Self::Unfit(_) => 65,
+            Self::Unfit(report) => unfit_code(report),
             Self::DataDir(_) | Self::Open(_) | Self::Log(_) => 74,
             Self::Control(_) => 75,
             Self::Listen { .. } => 71,
             Self::System(_) | Self::Metrics(_) | Self::Reflection(_) => 70,
         }
+    }
+}
+
+/// A store that could not even be reached is not known to be unfit: trying again may help.
+fn unfit_code(report: &Report) -> u8 {
+    let first = report.checks.first();
+    match first.is_some_and(|check| check.verdict == Verdict::Unfit) {
+        true => 69,
+        false => 65,
     }
 }
 

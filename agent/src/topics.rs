@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use esker_proto::types::{PartitionId, TopicId, TopicName, TopicPartition};
 use esker_tiering::env::{IdGenerator, TaskSet};
 use futures::future::try_join_all;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
     backoff::Backoff,
@@ -19,6 +20,12 @@ const PARTITIONS_MAX: u32 = 10_000;
 /// Smallest segment a topic may ask for.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 
+/// Whether topics may be changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    is_closed: bool,
+}
+
 /// Changes the topics of the cluster.
 #[derive(Debug)]
 pub(crate) struct Topics {
@@ -29,7 +36,7 @@ pub(crate) struct Topics {
     pub(crate) ids: Arc<dyn IdGenerator>,
     pub(crate) tasks: TaskSet,
     /// One change at a time: a record and the partitions it makes belong together.
-    pub(crate) changes: tokio::sync::Mutex<()>,
+    pub(crate) changes: Mutex<Changes>,
 }
 
 impl Topics {
@@ -46,7 +53,7 @@ impl Topics {
             partitions
         };
         self.check(partitions, &config)?;
-        let _turn = self.changes.lock().await;
+        let _turn = self.turn().await?;
         let topic_id = TopicId::new(self.ids.uuid());
         let record = MetaRecord::TopicCreated {
             topic_id,
@@ -75,7 +82,7 @@ impl Topics {
         change: TopicConfig,
         reset: &[String],
     ) -> Result<(), ControlError> {
-        let _turn = self.changes.lock().await;
+        let _turn = self.turn().await?;
         let before = topic.partition_count();
         let partitions = if partitions == 0 { before } else { partitions };
         if partitions < before {
@@ -102,7 +109,7 @@ impl Topics {
 
     /// Deletes a topic. Its name is free when this returns; its objects go in the background.
     pub(crate) async fn delete(&self, topic: &Topic) -> Result<(), ControlError> {
-        let _turn = self.changes.lock().await;
+        let _turn = self.turn().await?;
         let topic_id = topic.topic_id;
         self.change(|state| live(state, topic).map(|_| MetaRecord::TopicDeleted { topic_id }))
             .await?;
@@ -113,8 +120,22 @@ impl Topics {
     /// Serves what the metadata says, also where a change became known only after its caller was
     /// told that nobody knows.
     pub(crate) async fn catch_up(&self) -> Result<(), ControlError> {
-        let _turn = self.changes.lock().await;
+        let _turn = self.turn().await?;
         self.follow().await
+    }
+
+    /// Makes no more changes, and waits for one that is under way: a drain has to see every
+    /// partition there will ever be.
+    pub(crate) async fn close(&self) {
+        self.changes.lock().await.is_closed = true;
+    }
+
+    async fn turn(&self) -> Result<MutexGuard<'_, Changes>, ControlError> {
+        let turn = self.changes.lock().await;
+        match turn.is_closed {
+            true => Err(ControlError::ShuttingDown),
+            false => Ok(turn),
+        }
     }
 
     /// Appends a record, and does what it says, or what one before it turned out to say.

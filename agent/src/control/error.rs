@@ -33,6 +33,9 @@ pub enum ControlError {
     /// The topic is not there, or not any more.
     #[error("no such topic. topic=`{0}`")]
     UnknownTopic(TopicName),
+    /// The agent is going away.
+    #[error("agent is shutting down")]
+    ShuttingDown,
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -60,6 +63,7 @@ impl ControlError {
             Self::NotDrained(_) => ErrorKind::NotLeader,
             Self::TopicExists(_) => ErrorKind::TopicExists,
             Self::UnknownTopic(_) => ErrorKind::UnknownTopic,
+            Self::ShuttingDown => ErrorKind::ShuttingDown,
             Self::Invalid(_) => ErrorKind::InvalidArgument,
             Self::Inconsistent { .. } => ErrorKind::CorruptData,
             Self::Store(error) if error.kind() == esker_tiering::ErrorKind::Corrupt => {

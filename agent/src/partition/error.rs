@@ -104,7 +104,11 @@ impl PartitionError {
 
 fn store_kind(error: &esker_tiering::Error) -> ErrorKind {
     match error.kind() {
-        esker_tiering::ErrorKind::Corrupt => ErrorKind::CorruptData,
+        // What is not found is an object that the newest manifest names.
+        esker_tiering::ErrorKind::Corrupt | esker_tiering::ErrorKind::NotFound => {
+            ErrorKind::CorruptData
+        }
+        esker_tiering::ErrorKind::OutOfRange => ErrorKind::OffsetOutOfRange,
         esker_tiering::ErrorKind::Fenced => ErrorKind::Fenced,
         esker_tiering::ErrorKind::Invalid => ErrorKind::InvalidArgument,
         _ => ErrorKind::BucketUnavailable,

@@ -99,6 +99,12 @@ impl Session {
         self.offset
     }
 
+    /// Goes back to an offset that was read: what came after it was not used.
+    pub(crate) fn go_back(&mut self, offset: Offset) {
+        self.offset = offset;
+        self.cursor = None;
+    }
+
     /// Reads on: about `max_bytes`, at least one whole batch. `None` if nothing came within `wait`.
     ///
     /// # Errors
@@ -198,6 +204,10 @@ impl Session {
             }
             Err(error) => {
                 self.cursor = None;
+                // The objects of a deleted topic go while it is read.
+                if self.partition.cancel.is_cancelled() {
+                    return Err(PartitionError::ShuttingDown);
+                }
                 Err(PartitionError::Store(Arc::new(error)))
             }
         }

@@ -9,15 +9,15 @@ use bytes::{Bytes, BytesMut};
 use esker_proto::{
     batch::{BatchError, Batches},
     convert::wire_records,
-    types::Offset,
-    v1::{ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource, Record},
+    types::{Offset, OffsetRange},
+    v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource, Record},
 };
 use futures::Stream;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::status::{partition_status, refusal, status};
+use super::status::{partition_detail, refusal, status};
 use crate::{
     metrics::TrafficMetrics,
     partition::{Chunk, PartitionError, PartitionHandle, Session, Source},
@@ -46,7 +46,6 @@ struct Wanted {
 /// # Errors
 ///
 /// A status, if the request names nothing that could be read.
-#[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
 pub(super) fn serve(
     shared: &Arc<Shared>,
     request: FetchRequest,
@@ -77,7 +76,6 @@ pub(super) fn serve(
     Ok(ReceiverStream::new(stream))
 }
 
-#[expect(clippy::result_large_err, reason = "the caller returns it as it is")]
 fn wanted(request: &FetchRequest) -> Result<Wanted, Status> {
     let or =
         |value: u32, default: u32, most: u32| if value == 0 { default } else { value.min(most) };
@@ -134,13 +132,14 @@ impl Fetch {
             .is_some_and(|end| self.session.offset() >= end)
     }
 
-    #[expect(clippy::result_large_err, reason = "the stream's item is a status")]
     async fn next(&mut self) -> Result<FetchResponse, Status> {
         let from = self.session.offset();
-        let chunk = self
-            .gather()
-            .await
-            .map_err(|error| partition_status(&error))?;
+        let chunk = self.gather().await.map_err(|error| {
+            status(&ErrorDetail {
+                has_no_side_effects: true,
+                ..partition_detail(&error)
+            })
+        })?;
         let mut response = FetchResponse {
             next_offset: self.session.offset().get(),
             high_watermark: self.partition.view().high_watermark.get(),
@@ -181,8 +180,12 @@ impl Fetch {
         Ok(Some(chunk))
     }
 
-    #[expect(clippy::result_large_err, reason = "the stream's item is a status")]
-    fn fill(&self, response: &mut FetchResponse, chunk: Chunk, from: Offset) -> Result<(), Status> {
+    fn fill(
+        &mut self,
+        response: &mut FetchResponse,
+        chunk: Chunk,
+        from: Offset,
+    ) -> Result<(), Status> {
         response.set_source(match chunk.source {
             Source::Tail => FetchSource::Tail,
             Source::Bucket => FetchSource::Bucket,
@@ -192,22 +195,54 @@ impl Fetch {
             response.batches = batches;
             return Ok(());
         }
-        response.records = decode(batches, from)
+        let end = self.wanted.end_offset.unwrap_or(Offset::MAX);
+        let decoded = decode(batches, from..end)
             .map_err(|error| status(&refusal(ErrorKind::CorruptData, error.to_string())))?;
+        response.records = decoded.records;
+        if let Some(next_offset) = decoded.cut_at {
+            self.session.go_back(next_offset);
+            response.next_offset = next_offset.get();
+        }
         Ok(())
     }
 }
 
-/// Decodes the records from `from` on.
-fn decode(batches: Bytes, from: Offset) -> Result<Vec<Record>, BatchError> {
-    let mut decoded = Vec::new();
+/// Plain records, out of batches that may have had more of them.
+#[derive(Debug, Default)]
+struct Decoded {
+    records: Vec<Record>,
+    /// Where to go on, if not all were wanted or fit.
+    cut_at: Option<Offset>,
+}
+
+/// Decodes the records in `wanted`, about [`RESPONSE_BYTES_MAX`] of them: a few batches of well
+/// compressed records could otherwise fill the memory.
+fn decode(batches: Bytes, wanted: OffsetRange) -> Result<Decoded, BatchError> {
+    let mut decoded = Decoded::default();
+    let mut room = usize::try_from(RESPONSE_BYTES_MAX).unwrap_or(usize::MAX);
     for batch in Batches::new(batches) {
         let records = batch?.records()?;
-        for record in wire_records(&records, from) {
-            decoded.push(record?);
+        for record in wire_records(&records, wanted.start) {
+            let record = record?;
+            let offset = Offset::new(record.offset);
+            if offset >= wanted.end || room == 0 {
+                decoded.cut_at = Some(offset);
+                return Ok(decoded);
+            }
+            room = room.saturating_sub(weight(&record));
+            decoded.records.push(record);
         }
     }
     Ok(decoded)
+}
+
+/// Returns about how many bytes a record takes in a response.
+fn weight(record: &Record) -> usize {
+    const ENVELOPE_BYTES: usize = 32;
+    let length = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
+    let headers = record.headers.iter();
+    let headers = headers.map(|header| ENVELOPE_BYTES + header.key.len() + length(&header.value));
+    ENVELOPE_BYTES + length(&record.key) + length(&record.value) + headers.sum::<usize>()
 }
 
 fn join(slices: Vec<Bytes>) -> Bytes {

@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use esker_agent::agent::Agent;
 use esker_proto::{
     batch::crc32c,
+    partitioner::partition_for_key,
     types::TimestampMs,
     v1::{
         AppendRequest, CreateTopicRequest, DescribeTopicRequest, ErrorKind, FetchRequest,
@@ -319,13 +320,9 @@ async fn an_append_that_was_written_in_part_does_not_claim_to_have_changed_nothi
     // One key for each partition; the second partition's record is too large.
     let count = std::num::NonZeroU32::new(2).unwrap();
     let key_of = |partition: u32| {
-        let keys = (0..100).map(|n| format!("key-{n}"));
-        keys.into_iter()
-            .find(|key| {
-                let at = esker_proto::partitioner::partition_for_key(key.as_bytes(), count);
-                at.get() == partition
-            })
-            .unwrap()
+        let mut keys = (0..100).map(|n| format!("key-{n}"));
+        let is_there = |key: &String| partition_for_key(key.as_bytes(), count).get() == partition;
+        keys.find(is_there).unwrap()
     };
     let records = vec![
         keyed(&key_of(0), "small".into()),

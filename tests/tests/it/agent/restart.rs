@@ -1,15 +1,19 @@
 //! An agent that ended in order leaves everything to the next one; one that did not leaves nothing
 //! to be taken silently.
 
+use std::time::Duration;
+
 use esker_agent::{StartError, agent::Agent};
+use esker_proto::v1::{CreateTopicRequest, ErrorKind};
 use esker_tests::{
-    agent::{Plan, directory_url},
-    s3::{S3Server, Verb},
+    agent::{Plan, directory_url, until},
+    s3::{Fault, Latency, Rule, S3Server, Verb},
 };
+use esker_tiering::env::TaskSet;
 use tempfile::TempDir;
 
 use super::support::{
-    PROGRAM, Raw, TOPIC, assert_intact, batch_of, connect, create, describe, publish, replay_all,
+    PROGRAM, Raw, TOPIC, assert_intact, batch_of, connect, create, describe, detail, publish, replay_all,
     s3_url, seal,
 };
 use crate::support::BUCKET;
@@ -188,7 +192,7 @@ async fn an_idle_topic_costs_no_requests() {
     create(&client, 8).await;
     let before = server.counts();
     // The look at the metadata is the agent's, not the topic's: one GET each time.
-    esker_tests::agent::until("the agent looks after itself", async || {
+    until("the agent looks after itself", async || {
         server.counts().of(Verb::Get) >= before.of(Verb::Get) + 3
     })
     .await;
@@ -198,4 +202,31 @@ async fn an_idle_topic_costs_no_requests() {
     // In that time retention was looked at a dozen times, for each of eight partitions.
     assert!(looks < 8, "{before} {after}");
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_topic_is_created_behind_the_back_of_a_drain() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), home.path()).start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..100).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let held = Fault::Delay(Latency::Fixed(Duration::from_millis(700)));
+    let held = server.add_fault(Rule::new(held).verb(Verb::Put).key_contains("/segments/"));
+    let tasks = TaskSet::new();
+    let draining = tasks.spawn("drain", agent.drain());
+    until("the tail goes up", async || held.fired() > 0).await;
+
+    let request = CreateTopicRequest {
+        name: "late".to_owned(),
+        ..CreateTopicRequest::default()
+    };
+    let refused = detail(&raw.admin.create_topic(request).await.unwrap_err());
+    assert_eq!(refused.kind(), ErrorKind::ShuttingDown, "{refused:?}");
+    assert!(refused.has_no_side_effects);
+    let refused = raw.produce(TOPIC, 0, batch_of(1, 0, 0)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ShuttingDown, "{refused:?}");
+    assert!(draining.await.unwrap().is_complete);
 }

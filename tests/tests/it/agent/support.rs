@@ -177,9 +177,9 @@ impl Raw {
     }
 
     /// Sends batches down one stream, and returns the answers in order.
-    pub(crate) async fn produce_all(
+    pub(crate) async fn produce_all<'a>(
         &mut self,
-        batches: impl IntoIterator<Item = (&str, u32, Bytes)>,
+        batches: impl IntoIterator<Item = (&'a str, u32, Bytes)>,
     ) -> Vec<Answer> {
         let requests = batches.into_iter().zip(0..);
         let requests: Vec<_> = requests

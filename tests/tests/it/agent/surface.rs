@@ -1,0 +1,171 @@
+//! What an agent offers to callers without Esker's client: plain records, health, reflection, pages.
+
+use esker_agent::agent::Agent;
+use esker_proto::v1::{AppendRequest, FetchFormat, FetchRequest, Header, Record};
+use esker_tests::agent::{Plan, directory_url, page};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use super::support::{Raw, TOPIC, connect, create, publish, seal};
+
+async fn start(home: &TempDir) -> Agent {
+    let agent = Plan::new(directory_url(home.path()), home.path());
+    let agent = agent.start().await.unwrap();
+    create(&connect(agent.grpc_address()).await, 2).await;
+    agent
+}
+
+fn record(key: Option<&str>, value: &str) -> Record {
+    Record {
+        key: key.map(|key| key.to_owned().into()),
+        value: Some(value.to_owned().into()),
+        headers: vec![Header {
+            key: "trace".to_owned(),
+            value: Some("1".into()),
+        }],
+        timestamp_ms: 1_700_000_000_123,
+        offset: 99,
+    }
+}
+
+async fn fetch_records(raw: &mut Raw, partition: u32, offset: u64, end: u64) -> Vec<Record> {
+    let request = FetchRequest {
+        topic: TOPIC.to_owned(),
+        partition,
+        offset,
+        end_offset: Some(end),
+        format: FetchFormat::Records.into(),
+        ..FetchRequest::default()
+    };
+    let responses = raw.fetch(request).await.unwrap();
+    assert!(responses.iter().all(|response| response.batches.is_empty()));
+    responses.into_iter().flat_map(|response| response.records).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_records_come_back_as_they_were_sent_from_tail_and_bucket() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let records = vec![record(None, "a"), record(Some("k"), "b"), record(None, "c")];
+    let request = AppendRequest {
+        topic: TOPIC.to_owned(),
+        partition: Some(1),
+        records: records.clone(),
+        ..AppendRequest::default()
+    };
+    let appended = raw.log.append(request).await.unwrap().into_inner().appended;
+    let places: Vec<_> = appended.iter().map(|at| (at.partition, at.offset)).collect();
+    assert_eq!(places, [(1, 0), (1, 1), (1, 2)]);
+
+    let sent = records.into_iter().zip(0..);
+    let sent: Vec<_> = sent.map(|(record, offset)| Record { offset, ..record }).collect();
+    assert_eq!(fetch_records(&mut raw, 1, 0, 3).await, sent);
+    assert_eq!(fetch_records(&mut raw, 1, 1, 3).await, sent[1..], "from within a batch");
+    seal(&connect(agent.grpc_address()).await, true).await;
+    assert_eq!(fetch_records(&mut raw, 1, 0, 3).await, sent);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_of_plain_records_ends_where_it_was_asked_to() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let request = AppendRequest {
+        topic: TOPIC.to_owned(),
+        partition: Some(0),
+        records: (0..10).map(|n| record(None, &n.to_string())).collect(),
+        ..AppendRequest::default()
+    };
+    raw.log.append(request).await.unwrap();
+    let offsets: Vec<_> = fetch_records(&mut raw, 0, 2, 5).await.iter().map(|r| r.offset).collect();
+    assert_eq!(offsets, [2, 3, 4]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_records_of_one_key_go_to_one_partition_and_a_time_of_0_is_now() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let records = (0..40).map(|n| Record {
+        timestamp_ms: 0,
+        ..record(Some(&format!("key-{}", n % 4)), "v")
+    });
+    let records: Vec<_> = records.collect();
+    let request = AppendRequest {
+        topic: TOPIC.to_owned(),
+        records,
+        ..AppendRequest::default()
+    };
+    let appended = raw.log.append(request).await.unwrap().into_inner().appended;
+    let client_side = |n: u32| {
+        let count = std::num::NonZeroU32::new(2).unwrap();
+        let key = format!("key-{}", n % 4);
+        esker_proto::partitioner::partition_for_key(key.as_bytes(), count).get()
+    };
+    for (at, n) in appended.iter().zip(0..) {
+        assert_eq!(at.partition, client_side(n), "as the client would have it");
+    }
+    let at = &appended[0];
+    let read = fetch_records(&mut raw, at.partition, at.offset, at.offset + 1).await;
+    assert!(read[0].timestamp_ms > 1_750_000_000_000, "{read:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_and_reflection_answer() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let url = format!("http://{}", agent.grpc_address());
+    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", "esker.v1.Log", "esker.v1.Admin"] {
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let answer = health.check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status, 1, "{service}");
+    }
+    let mut reflection = ServerReflectionClient::new(channel);
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = reflection.server_reflection_info(futures::stream::iter([request]));
+    let answer = answers.await.unwrap().into_inner().message().await.unwrap();
+    let Some(MessageResponse::ListServicesResponse(listed)) = answer.unwrap().message_response
+    else {
+        panic!("no list of services")
+    };
+    let names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    for name in ["esker.v1.Log", "esker.v1.Admin", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|n| n == name), "{names:?}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_tell_health_and_the_bill() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let http = agent.http_address();
+    let client = connect(agent.grpc_address()).await;
+    publish(&client, 0..1000).await;
+    seal(&client, false).await;
+    assert_eq!(page(http, "/healthz").await.unwrap().0, 200);
+    assert_eq!(page(http, "/readyz").await.unwrap(), (200, "serving\n".to_owned()));
+    assert_eq!(page(http, "/nothing").await.unwrap().0, 404);
+    let (code, metrics) = page(http, "/metrics").await.unwrap();
+    assert_eq!(code, 200);
+    for name in ["esker_", "requests", "unuploaded"] {
+        assert!(metrics.contains(name), "no {name} in {metrics}");
+    }
+    agent.stop().await;
+}
