@@ -31,7 +31,10 @@ use crate::{
     log::{FlushPool, PoolOptions},
     memory::MemoryBudget,
     metrics::{Gauges, TrafficMetrics},
-    partition::{ArchiverContext, Opening, PartitionHandle, PartitionSettings, Start, open},
+    partition::{
+        ArchiverContext, OPENINGS_AT_A_TIME, Opening, PartitionHandle, PartitionSettings, Start,
+        open,
+    },
     registry::{Registry, Topic},
     server, service,
     shared::Shared,
@@ -40,8 +43,6 @@ use crate::{
     watchers,
 };
 
-/// Partitions opened at a time at start; each costs a few requests to the bucket.
-const OPENINGS_AT_A_TIME: usize = 16;
 /// After a drain, streams that clients keep open are cut off after this long.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -4,14 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use esker_proto::types::{PartitionId, TopicId, TopicName, TopicPartition};
 use esker_tiering::env::{IdGenerator, TaskSet};
-use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
     backoff::Backoff,
     config::Settings,
     control::{ClusterState, ControlError, Controller, MetaRecord, TopicConfig, TopicState},
-    partition::{OpenError, Opening, PartitionHandle, PartitionSettings, Start, open},
+    partition::{
+        OPENINGS_AT_A_TIME, OpenError, Opening, PartitionHandle, PartitionSettings, Start, open,
+    },
     registry::{Registry, Topic},
 };
 
@@ -249,7 +251,9 @@ impl Topics {
             };
             open(&self.opening, at, Start::New, settings.clone())
         });
-        try_join_all(opened)
+        let opened = futures::stream::iter(opened).buffered(OPENINGS_AT_A_TIME);
+        opened
+            .try_collect()
             .await
             .map_err(|error: OpenError| ControlError::Open(error.into()))
     }

@@ -17,11 +17,15 @@ use crate::{
     start_error::StartError,
 };
 
+/// Threads that read files, compute digests and decode at a time.
+const BLOCKING_THREADS_MAX: usize = 32;
+
 /// Runs the command line and returns the process's exit code.
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
     open_files::raise_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .enable_all()
         .build()
     {

@@ -132,7 +132,7 @@ impl Actor {
                 }
             }
         }
-        self.stop().await;
+        Box::pin(self.stop()).await;
     }
 
     async fn on_message(&mut self, message: Message) {

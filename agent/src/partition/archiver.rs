@@ -83,7 +83,8 @@ enum Wake {
 }
 
 impl Archiver {
-    /// Runs until cancelled or fenced.
+    /// Runs until cancelled or fenced. What it does is boxed while it lasts: most of a thousand
+    /// partitions wait at a time, and the state of an upload takes tens of kilobytes.
     pub(super) async fn run(mut self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         let mut retry_at = None;
@@ -96,11 +97,11 @@ impl Archiver {
                 Wake::Stop => return,
                 Wake::Trim(Trim { offset, done }) => {
                     // Whoever asked may have gone: the trim is done all the same.
-                    let _ = done.send(self.trim(offset).await);
+                    let _ = done.send(Box::pin(self.trim(offset)).await);
                     Ok(())
                 }
-                Wake::Sealed | Wake::Retry => self.upload_pending().await,
-                Wake::Retention => self.retain().await,
+                Wake::Sealed | Wake::Retry => Box::pin(self.upload_pending()).await,
+                Wake::Retention => Box::pin(self.retain()).await,
             };
             match result {
                 Ok(()) => {
@@ -240,10 +241,18 @@ impl Archiver {
         }
     }
 
-    async fn fenced(&self, error: &esker_tiering::Error) {
+    /// Stops the actor, and then refuses everything until the partition ends. The manifest stays
+    /// published meanwhile: for the actor its end would be that of the partition.
+    async fn fenced(mut self, error: &esker_tiering::Error) {
         tracing::error!(partition = %self.at, %error, "a newer leader owns this partition");
         // If the actor is gone already, there is nobody left to stop.
         let _ = self.actor.send(Message::Fence).await;
+        let cancel = self.cancel.clone();
+        while let Some(Some(Trim { done, .. })) =
+            cancel.run_until_cancelled(self.trims.recv()).await
+        {
+            let _ = done.send(Err(PartitionError::Fenced));
+        }
     }
 
     fn note_failure(&self, error: &esker_tiering::Error, attempt: u32, wait: Duration) {

@@ -47,7 +47,7 @@ pub use error::PartitionError;
 pub(crate) use handle::PartitionHandle;
 pub(crate) use message::{Answer, Append, Reply};
 pub use open::OpenError;
-pub(crate) use open::{Opening, Start, open};
+pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open};
 pub(crate) use reads::{Chunk, Session, Source};
 pub use settings::PartitionSettings;
 pub use view::View;

@@ -24,6 +24,8 @@ use crate::{
     metrics::TrafficMetrics,
 };
 
+/// Partitions opened at a time: each takes a thread for its files and may ask the bucket.
+pub(crate) const OPENINGS_AT_A_TIME: usize = 16;
 /// Requests to a partition that may wait. Producers wait for room beyond it.
 const INBOX_LEN: usize = 256;
 /// Trims that may wait.

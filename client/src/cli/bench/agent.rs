@@ -15,6 +15,7 @@ use tokio::{
     process::{Child, Command},
 };
 
+use super::s3;
 use crate::{Client, cli::Common};
 
 /// How long a child may take to serve.
@@ -65,8 +66,8 @@ impl BenchAgent {
             .arg("--data-dir")
             .arg(home.path().join("agent"))
             .args(settings)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_ACCESS_KEY_ID", s3::ACCESS_KEY_ID)
+            .env("AWS_SECRET_ACCESS_KEY", s3::SECRET_ACCESS_KEY)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

@@ -37,9 +37,8 @@ pub(super) fn append_rate(directory: &Path) -> anyhow::Result<f64> {
 }
 
 /// Bytes a second that plain ranged reads of the bucket's segments reach.
-pub(super) async fn get_rate(url: &str) -> anyhow::Result<f64> {
-    let registry = MetricsRegistry::new();
-    let store = Store::open(&url.parse()?, StoreOptions::default(), &registry).await?;
+pub(super) async fn get_rate(url: &str, options: StoreOptions) -> anyhow::Result<f64> {
+    let store = Store::open(&url.parse()?, options, &MetricsRegistry::new()).await?;
     let objects: Vec<_> = store.list("topics/", None).try_collect().await?;
     let segments = objects
         .into_iter()

@@ -11,7 +11,7 @@ use super::{
     limits,
     load::{self, Load},
     outcome::{Outcome, rounded},
-    s3::MemoryS3,
+    s3::{self, MemoryS3},
     transport,
 };
 use crate::{
@@ -81,7 +81,7 @@ impl ReplayBench {
             .map(|s3| s3.url().to_owned())
             .or_else(|| agent.bucket_url());
         let gets = match url {
-            Some(url) => Some(limits::get_rate(&url).await?),
+            Some(url) => Some(limits::get_rate(&url, s3::options()).await?),
             None => None,
         };
         // Store, agent and client share the cores: each byte costs both legs.

@@ -3,12 +3,30 @@
 use std::process::Stdio;
 
 use anyhow::Context;
+use esker_tiering::store::{S3Credentials, StoreOptions};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
 };
 
 use super::agent::sibling;
+
+/// The keys it takes.
+pub(super) const ACCESS_KEY_ID: &str = "test";
+pub(super) const SECRET_ACCESS_KEY: &str = "test-secret";
+
+/// How its bucket is opened; other stores ask for no keys of S3.
+pub(super) fn options() -> StoreOptions {
+    let keys = S3Credentials {
+        access_key_id: ACCESS_KEY_ID.to_owned(),
+        secret_access_key: SECRET_ACCESS_KEY.to_owned(),
+        session_token: None,
+    };
+    StoreOptions {
+        s3_credentials: Some(keys),
+        ..StoreOptions::default()
+    }
+}
 
 /// The server; it ends with this value.
 pub(super) struct MemoryS3 {

@@ -74,23 +74,71 @@ fn bad_batches() -> Vec<(&'static str, ErrorKind, Bytes)> {
         ("nothing", CorruptBatch, Bytes::new()),
         ("a few bytes", CorruptBatch, Bytes::from_static(b"hello")),
         ("a flipped bit", CorruptBatch, last.into()),
-        ("a wrong checksum", CorruptBatch, patched(&good, CRC_AT, &[1, 2, 3, 4])),
+        (
+            "a wrong checksum",
+            CorruptBatch,
+            patched(&good, CRC_AT, &[1, 2, 3, 4]),
+        ),
         ("an old magic", CorruptBatch, patched(&good, 16, &[1])),
-        ("a truncated one", CorruptBatch, good.slice(..good.len() - 1)),
+        (
+            "a truncated one",
+            CorruptBatch,
+            good.slice(..good.len() - 1),
+        ),
         ("only a header", CorruptBatch, good.slice(..61)),
-        ("one and a byte", CorruptBatch, [&good[..], b"x"].concat().into()),
+        (
+            "one and a byte",
+            CorruptBatch,
+            [&good[..], b"x"].concat().into(),
+        ),
         ("two", CorruptBatch, [&good[..], &good[..]].concat().into()),
-        ("a control batch", CorruptBatch, forged(&good, 21, &[0, 0x20])),
-        ("a transactional one", CorruptBatch, forged(&good, 21, &[0, 0x10])),
-        ("no such compression", CorruptBatch, forged(&good, 21, &[0, 0x07])),
-        ("a length below the header", CorruptBatch, forged(&good, 8, &[0, 0, 0, 9])),
-        ("a negative length", CorruptBatch, forged(&good, 8, &[0xff; 4])),
-        ("two billion records", CorruptBatch, forged(&good, 57, &[0x7f, 0xff, 0xff, 0xff])),
-        ("a count that is not the last delta", CorruptBatch, forged(&good, 57, &[0, 0, 0, 1])),
+        (
+            "a control batch",
+            CorruptBatch,
+            forged(&good, 21, &[0, 0x20]),
+        ),
+        (
+            "a transactional one",
+            CorruptBatch,
+            forged(&good, 21, &[0, 0x10]),
+        ),
+        (
+            "no such compression",
+            CorruptBatch,
+            forged(&good, 21, &[0, 0x07]),
+        ),
+        (
+            "a length below the header",
+            CorruptBatch,
+            forged(&good, 8, &[0, 0, 0, 9]),
+        ),
+        (
+            "a negative length",
+            CorruptBatch,
+            forged(&good, 8, &[0xff; 4]),
+        ),
+        (
+            "two billion records",
+            CorruptBatch,
+            forged(&good, 57, &[0x7f, 0xff, 0xff, 0xff]),
+        ),
+        (
+            "a count that is not the last delta",
+            CorruptBatch,
+            forged(&good, 57, &[0, 0, 0, 1]),
+        ),
         ("no record", CorruptBatch, forged(&good, 57, &[0; 4])),
         ("too large a batch", BatchTooLarge, batch(&[&large])),
-        ("a time far ahead", InvalidArgument, batch_at(&["late"], hours_2)),
-        ("the end of time", InvalidArgument, batch_at(&["late"], TimestampMs::new(i64::MAX))),
+        (
+            "a time far ahead",
+            InvalidArgument,
+            batch_at(&["late"], hours_2),
+        ),
+        (
+            "the end of time",
+            InvalidArgument,
+            batch_at(&["late"], TimestampMs::new(i64::MAX)),
+        ),
     ]
 }
 
@@ -153,7 +201,10 @@ async fn a_refused_batch_does_not_end_its_stream_nor_move_the_others() {
 async fn sequences_are_held_and_an_old_producer_epoch_is_fenced() {
     let mut bench = Bench::start().await;
     let mut produce = async |epoch, sequence| {
-        let answer = bench.raw.produce(TOPIC, 0, batch_of(77, epoch, sequence)).await;
+        let answer = bench
+            .raw
+            .produce(TOPIC, 0, batch_of(77, epoch, sequence))
+            .await;
         answer
             .map(|ack| (ack.base_offset, ack.duplicate))
             .map_err(|detail| {
@@ -165,9 +216,21 @@ async fn sequences_are_held_and_an_old_producer_epoch_is_fenced() {
     assert_eq!(produce(0, 2).await, Ok((2, false)));
     assert_eq!(produce(0, 2).await, Ok((2, true)), "sent again");
     assert_eq!(produce(0, 0).await, Ok((0, true)), "sent again, late");
-    assert_eq!(produce(0, 6).await, Err(ErrorKind::OutOfOrderSequence), "one is missing");
-    assert_eq!(produce(0, 3).await, Err(ErrorKind::OutOfOrderSequence), "half of one");
-    assert_eq!(produce(1, 0).await, Ok((4, false)), "a newer epoch starts over");
+    assert_eq!(
+        produce(0, 6).await,
+        Err(ErrorKind::OutOfOrderSequence),
+        "one is missing"
+    );
+    assert_eq!(
+        produce(0, 3).await,
+        Err(ErrorKind::OutOfOrderSequence),
+        "half of one"
+    );
+    assert_eq!(
+        produce(1, 0).await,
+        Ok((4, false)),
+        "a newer epoch starts over"
+    );
     assert_eq!(produce(0, 4).await, Err(ErrorKind::ProducerFenced));
     assert_eq!(produce(1, 2).await, Ok((6, false)));
     assert_eq!(bench.log_end().await, 8);
@@ -193,19 +256,54 @@ fn fetch(topic: &str, partition: u32, offset: u64, end_offset: Option<u64>) -> F
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetch_of_what_is_not_there_is_refused_by_kind() {
     let mut bench = Bench::start().await;
-    bench.raw.produce(TOPIC, 0, batch(&["a", "b"])).await.unwrap();
+    bench
+        .raw
+        .produce(TOPIC, 0, batch(&["a", "b"]))
+        .await
+        .unwrap();
     for (what, kind, request) in [
-        ("no topic", ErrorKind::UnknownTopic, fetch("nowhere", 0, 0, Some(1))),
-        ("no name", ErrorKind::InvalidTopicName, fetch("", 0, 0, Some(1))),
-        ("no partition", ErrorKind::UnknownPartition, fetch(TOPIC, 1, 0, Some(1))),
-        ("beyond the end", ErrorKind::OffsetOutOfRange, fetch(TOPIC, 0, 3, Some(9))),
-        ("far beyond", ErrorKind::OffsetOutOfRange, fetch(TOPIC, 0, u64::MAX - 1, None)),
-        ("backwards", ErrorKind::InvalidArgument, fetch(TOPIC, 0, 2, Some(1))),
+        (
+            "no topic",
+            ErrorKind::UnknownTopic,
+            fetch("nowhere", 0, 0, Some(1)),
+        ),
+        (
+            "no name",
+            ErrorKind::InvalidTopicName,
+            fetch("", 0, 0, Some(1)),
+        ),
+        (
+            "no partition",
+            ErrorKind::UnknownPartition,
+            fetch(TOPIC, 1, 0, Some(1)),
+        ),
+        (
+            "beyond the end",
+            ErrorKind::OffsetOutOfRange,
+            fetch(TOPIC, 0, 3, Some(9)),
+        ),
+        (
+            "far beyond",
+            ErrorKind::OffsetOutOfRange,
+            fetch(TOPIC, 0, u64::MAX - 1, None),
+        ),
+        (
+            "backwards",
+            ErrorKind::InvalidArgument,
+            fetch(TOPIC, 0, 2, Some(1)),
+        ),
     ] {
         assert_refused(what, kind, bench.raw.fetch(request).await);
     }
     // An empty range is no error, and neither is the very end.
-    assert!(bench.raw.fetch(fetch(TOPIC, 0, 1, Some(1))).await.unwrap().is_empty());
+    assert!(
+        bench
+            .raw
+            .fetch(fetch(TOPIC, 0, 1, Some(1)))
+            .await
+            .unwrap()
+            .is_empty()
+    );
     bench.agent.stop().await;
 }
 
@@ -229,18 +327,54 @@ async fn topics_that_cannot_be_are_refused_by_kind() {
     for (what, kind, request) in [
         ("empty", ErrorKind::InvalidTopicName, create("", 1, None)),
         ("dots", ErrorKind::InvalidTopicName, create("..", 1, None)),
-        ("a path", ErrorKind::InvalidTopicName, create("../etc", 1, None)),
-        ("a blank", ErrorKind::InvalidTopicName, create("a b", 1, None)),
-        ("no ascii", ErrorKind::InvalidTopicName, create("größe", 1, None)),
-        ("too long", ErrorKind::InvalidTopicName, create(&long, 1, None)),
-        ("there already", ErrorKind::TopicExists, create(TOPIC, 1, None)),
-        ("too many", ErrorKind::InvalidArgument, create("many", 10_001, None)),
-        ("tiny segments", ErrorKind::InvalidArgument, create("tiny", 1, Some(tiny))),
-        ("vast batches", ErrorKind::InvalidArgument, create("vast", 1, Some(vast))),
+        (
+            "a path",
+            ErrorKind::InvalidTopicName,
+            create("../etc", 1, None),
+        ),
+        (
+            "a blank",
+            ErrorKind::InvalidTopicName,
+            create("a b", 1, None),
+        ),
+        (
+            "no ascii",
+            ErrorKind::InvalidTopicName,
+            create("größe", 1, None),
+        ),
+        (
+            "too long",
+            ErrorKind::InvalidTopicName,
+            create(&long, 1, None),
+        ),
+        (
+            "there already",
+            ErrorKind::TopicExists,
+            create(TOPIC, 1, None),
+        ),
+        (
+            "too many",
+            ErrorKind::InvalidArgument,
+            create("many", 10_001, None),
+        ),
+        (
+            "tiny segments",
+            ErrorKind::InvalidArgument,
+            create("tiny", 1, Some(tiny)),
+        ),
+        (
+            "vast batches",
+            ErrorKind::InvalidArgument,
+            create("vast", 1, Some(vast)),
+        ),
     ] {
         assert_refused(what, kind, bench.raw.admin.create_topic(request).await);
     }
-    let topics = bench.raw.admin.list_topics(esker_proto::v1::ListTopicsRequest {}).await;
+    let topics = bench
+        .raw
+        .admin
+        .list_topics(esker_proto::v1::ListTopicsRequest {})
+        .await;
     assert_eq!(topics.unwrap().into_inner().topics.len(), 1);
     bench.agent.stop().await;
 }
@@ -248,7 +382,9 @@ async fn topics_that_cannot_be_are_refused_by_kind() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_calls_about_what_is_not_there_are_refused_by_kind() {
     let mut bench = Bench::start().await;
-    let described = bench.raw.admin.describe_topic(DescribeTopicRequest { name: "nowhere".into() });
+    let described = bench.raw.admin.describe_topic(DescribeTopicRequest {
+        name: "nowhere".into(),
+    });
     assert_refused("describe", ErrorKind::UnknownTopic, described.await);
     let trim = |partition, offset| TrimPartitionRequest {
         topic: TOPIC.to_owned(),
@@ -266,7 +402,11 @@ async fn other_calls_about_what_is_not_there_are_refused_by_kind() {
     };
     let listed = bench.raw.log.list_offsets(list(vec![], None)).await;
     assert_refused("list nothing", ErrorKind::InvalidArgument, listed);
-    let listed = bench.raw.log.list_offsets(list(vec![0, 9], Some(Position::Latest(true)))).await;
+    let listed = bench
+        .raw
+        .log
+        .list_offsets(list(vec![0, 9], Some(Position::Latest(true))))
+        .await;
     let offsets = listed.unwrap().into_inner().offsets;
     assert_eq!(offsets[0].offset, Some(0));
     let error = offsets[1].error.as_ref().unwrap();
@@ -296,11 +436,31 @@ async fn plain_records_that_cannot_be_are_refused_by_kind() {
     };
     let large = plain(vec![0; 100 << 10]);
     for (what, kind, request) in [
-        ("none", ErrorKind::InvalidArgument, append(TOPIC, None, vec![])),
-        ("no topic", ErrorKind::UnknownTopic, append("nowhere", None, vec![plain("x")])),
-        ("no partition", ErrorKind::UnknownPartition, append(TOPIC, Some(1), vec![plain("x")])),
-        ("late", ErrorKind::InvalidArgument, append(TOPIC, None, vec![late])),
-        ("large", ErrorKind::BatchTooLarge, append(TOPIC, None, vec![large])),
+        (
+            "none",
+            ErrorKind::InvalidArgument,
+            append(TOPIC, None, vec![]),
+        ),
+        (
+            "no topic",
+            ErrorKind::UnknownTopic,
+            append("nowhere", None, vec![plain("x")]),
+        ),
+        (
+            "no partition",
+            ErrorKind::UnknownPartition,
+            append(TOPIC, Some(1), vec![plain("x")]),
+        ),
+        (
+            "late",
+            ErrorKind::InvalidArgument,
+            append(TOPIC, None, vec![late]),
+        ),
+        (
+            "large",
+            ErrorKind::BatchTooLarge,
+            append(TOPIC, None, vec![large]),
+        ),
     ] {
         assert_refused(what, kind, bench.raw.log.append(request).await);
     }
@@ -312,7 +472,11 @@ async fn plain_records_that_cannot_be_are_refused_by_kind() {
 async fn an_append_that_was_written_in_part_does_not_claim_to_have_changed_nothing() {
     let mut bench = Bench::start().await;
     let client = connect(bench.agent.grpc_address()).await;
-    client.admin().create_topic("two", 2, Default::default()).await.unwrap();
+    client
+        .admin()
+        .create_topic("two", 2, Default::default())
+        .await
+        .unwrap();
     let keyed = |key: &str, value: Bytes| Record {
         key: Some(key.to_owned().into()),
         ..plain(value)

@@ -18,7 +18,8 @@ use esker_tiering::env::TaskSet;
 use tempfile::TempDir;
 
 use super::support::{
-    PROGRAM, Raw, TOPIC, assert_intact, connect, create_with, describe, key, replay, s3_url, seal, value,
+    PROGRAM, Raw, TOPIC, assert_intact, connect, create_with, describe, key, replay, s3_url, seal,
+    value,
 };
 use crate::support::BUCKET;
 
@@ -45,7 +46,9 @@ async fn produce_on(
             number += 1;
         }
         for (number, delivery) in under_way {
-            let place = delivery.await.unwrap_or_else(|error| panic!("{number}: {error:?}"));
+            let place = delivery
+                .await
+                .unwrap_or_else(|error| panic!("{number}: {error:?}"));
             delivered.push((number, place));
         }
         acknowledged.store(number, Ordering::SeqCst);
@@ -107,7 +110,9 @@ async fn survives_kills(store: &str, rounds: u64) {
     for round in 0..rounds {
         // Anywhere between batches, seals, uploads and commits.
         let acknowledged = producer.acknowledged.load(Ordering::SeqCst);
-        producer.reaches(acknowledged + 200 + 700 * (round % 4)).await;
+        producer
+            .reaches(acknowledged + 200 + 700 * (round % 4))
+            .await;
         agent.kill().unwrap();
         agent = plan.spawn(PROGRAM).await.unwrap();
     }
@@ -132,7 +137,10 @@ async fn survives_kills(store: &str, rounds: u64) {
     for (at, from_tail) in describe(&client).await.iter().zip(&from_tail) {
         let (bytes, sources) = raw.bytes_of(at).await;
         assert_eq!(sources, [FetchSource::Bucket]);
-        assert!(bytes == *from_tail, "other bytes from the bucket than from the tail");
+        assert!(
+            bytes == *from_tail,
+            "other bytes from the bucket than from the tail"
+        );
     }
 
     agent.terminate().unwrap();

@@ -23,7 +23,10 @@ impl Bench {
     async fn start() -> Self {
         let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
         let home = TempDir::new().unwrap();
-        let agent = Plan::new(s3_url(&server), home.path()).start().await.unwrap();
+        let agent = Plan::new(s3_url(&server), home.path())
+            .start()
+            .await
+            .unwrap();
         let client = connect(agent.grpc_address()).await;
         create(&client, 1).await;
         publish(&client, 0..RECORDS).await;
@@ -61,7 +64,10 @@ impl Bench {
         let error = detail(&status);
         assert_eq!(error.kind(), ErrorKind::CorruptData, "{error:?}");
         let name = self.segments[1].0.rsplit('/').next().unwrap();
-        assert!(error.message.contains(name), "{error:?} does not name {name}");
+        assert!(
+            error.message.contains(name),
+            "{error:?} does not name {name}"
+        );
         assert!(!error.is_retryable, "{error:?}");
         // A few looks at the object and around it, and that was all.
         let gets = self.server.counts().of(Verb::Get) - before.of(Verb::Get);

@@ -24,7 +24,11 @@ impl Disk {
     fn mount(size: &str) -> Option<Self> {
         let at = TempDir::new().unwrap();
         let options = format!("size={size}");
-        let mounted = run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs"], at.path());
+        let mounted = run(
+            "mount",
+            &["-t", "tmpfs", "-o", &options, "tmpfs"],
+            at.path(),
+        );
         match mounted {
             Ok(status) if status.success() => Some(Self(at)),
             _ => {
@@ -36,7 +40,11 @@ impl Disk {
 
     fn resize(&self, size: &str) {
         let options = format!("remount,size={size}");
-        assert!(run("mount", &["-o", &options], self.path()).unwrap().success());
+        assert!(
+            run("mount", &["-o", &options], self.path())
+                .unwrap()
+                .success()
+        );
     }
 
     fn path(&self) -> &Path {
@@ -64,7 +72,9 @@ fn numbered(number: u64) -> bytes::Bytes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_costs_no_acknowledged_record_and_reads_go_on() {
-    let Some(disk) = Disk::mount("3m") else { return };
+    let Some(disk) = Disk::mount("3m") else {
+        return;
+    };
     let home = TempDir::new().unwrap();
     let store = directory_url(home.path());
     // Nothing goes up meanwhile: the disk shall fill.
@@ -86,7 +96,10 @@ async fn a_full_disk_costs_no_acknowledged_record_and_reads_go_on() {
     };
 
     assert_eq!(refused.kind(), ErrorKind::Storage, "{refused:?}");
-    assert!(!refused.has_no_side_effects, "nobody knows what a failed write left");
+    assert!(
+        !refused.has_no_side_effects,
+        "nobody knows what a failed write left"
+    );
     let described = describe(&client).await;
     assert_ne!(described[0].offline_reason, "");
     assert_eq!(described[0].high_watermark, taken);
@@ -96,7 +109,11 @@ async fn a_full_disk_costs_no_acknowledged_record_and_reads_go_on() {
         assert!(bytes.len() as u64 >= at.high_watermark * 20_000);
     }
     let again = raw.produce(TOPIC, 0, numbered(taken)).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::Storage, "it stays offline until a restart");
+    assert_eq!(
+        again.kind(),
+        ErrorKind::Storage,
+        "it stays offline until a restart"
+    );
     let (acknowledged, _) = raw.bytes_of(&described[0]).await;
     agent.stop().await;
 
@@ -108,7 +125,10 @@ async fn a_full_disk_costs_no_acknowledged_record_and_reads_go_on() {
     assert!(at.high_watermark >= taken, "{at:?}");
     assert_eq!(at.offline_reason, "");
     let (bytes, _) = raw.bytes_of(&at).await;
-    assert!(bytes.starts_with(&acknowledged), "what was acknowledged is there");
+    assert!(
+        bytes.starts_with(&acknowledged),
+        "what was acknowledged is there"
+    );
     let next = raw.produce(TOPIC, 0, numbered(taken)).await.unwrap();
     assert_eq!(next.base_offset, at.high_watermark);
     assert!(agent.drain().await.is_complete);
@@ -117,7 +137,9 @@ async fn a_full_disk_costs_no_acknowledged_record_and_reads_go_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_ends_on_a_full_disk_starts_on_it_again_or_says_why_not() {
-    let Some(disk) = Disk::mount("2m") else { return };
+    let Some(disk) = Disk::mount("2m") else {
+        return;
+    };
     let home = TempDir::new().unwrap();
     let plan = Plan::new(directory_url(home.path()), disk.path());
     let plan = plan.with("segment-bytes", "64MiB");
@@ -129,7 +151,11 @@ async fn an_agent_that_ends_on_a_full_disk_starts_on_it_again_or_says_why_not() 
         taken += 1;
     }
     agent.terminate().unwrap();
-    assert_eq!(agent.ended().await.unwrap().code, Some(76), "it is not drained");
+    assert_eq!(
+        agent.ended().await.unwrap().code,
+        Some(76),
+        "it is not drained"
+    );
 
     match plan.spawn(PROGRAM).await {
         Ok(agent) => agent.kill().unwrap(),
@@ -141,27 +167,37 @@ async fn an_agent_that_ends_on_a_full_disk_starts_on_it_again_or_says_why_not() 
     }
     disk.resize("16m");
     let agent = plan.start().await.unwrap();
-    let at = describe(&connect(agent.grpc_address()).await).await.remove(0);
+    let at = describe(&connect(agent.grpc_address()).await)
+        .await
+        .remove(0);
     assert!(at.high_watermark >= taken, "{at:?}");
     agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn producers_are_refused_before_the_disk_is_full() {
-    let Some(disk) = Disk::mount("4m") else { return };
+    let Some(disk) = Disk::mount("4m") else {
+        return;
+    };
     let home = TempDir::new().unwrap();
     let plan = Plan::new(directory_url(home.path()), disk.path());
-    let plan = plan.with("segment-bytes", "64MiB").with("disk-reserve", "2MiB");
+    let plan = plan
+        .with("segment-bytes", "64MiB")
+        .with("disk-reserve", "2MiB");
     let agent = plan.start().await.unwrap();
     let client = connect(agent.grpc_address()).await;
     create(&client, 1).await;
     let mut raw = Raw::connect(agent.grpc_address()).await;
-    // The disk is looked at once in a while, so half of the reserve is taken at once.
-    for number in 0..120 {
-        raw.produce(TOPIC, 0, numbered(number)).await.unwrap();
-    }
+    let mut taken = 0;
     until("batches are refused", async || {
-        let answer = raw.produce(TOPIC, 0, batch(&["small"])).await;
+        // The disk is looked at once in a while: half of the reserve stays for the time between.
+        let next = if taken < 130 {
+            numbered(taken)
+        } else {
+            batch(&["small"])
+        };
+        taken += 1;
+        let answer = raw.produce(TOPIC, 0, next).await;
         answer.is_err_and(|detail| {
             assert_eq!(detail.kind(), ErrorKind::Throttled, "{detail:?}");
             assert!(detail.has_no_side_effects);
@@ -216,8 +252,13 @@ async fn settings_that_cannot_be_are_all_said_at_once() {
 
 /// Returns what an agent said when it ended with this exit code: one line for a person.
 fn last_words(refused: &str, code: i32) -> String {
-    assert!(refused.contains(&format!("exit code Some({code})")), "{refused}");
-    let for_people = refused.lines().filter(|line| line.contains("esker-agent: "));
+    assert!(
+        refused.contains(&format!("exit code Some({code})")),
+        "{refused}"
+    );
+    let for_people = refused
+        .lines()
+        .filter(|line| line.contains("esker-agent: "));
     let lines: Vec<_> = for_people.collect();
     assert_eq!(lines.len(), 1, "{refused}");
     assert!(refused.ends_with(lines[0]), "{refused}");

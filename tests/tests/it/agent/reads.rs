@@ -53,7 +53,10 @@ async fn a_consumer_runs_from_the_bucket_into_the_tail_while_local_data_goes() {
     });
 
     let mut consumer = client.consumer(ConsumerConfig::default());
-    consumer.assign(TOPIC, Partitions::All, StartAt::Earliest, None).await.unwrap();
+    consumer
+        .assign(TOPIC, Partitions::All, StartAt::Earliest, None)
+        .await
+        .unwrap();
     let (mut next, mut from_bucket, mut from_tail) = (0, 0, 0);
     while next < RECORDS {
         let fetched = consumer.next().await.unwrap().unwrap();
@@ -72,7 +75,10 @@ async fn a_consumer_runs_from_the_bucket_into_the_tail_while_local_data_goes() {
     publishing.await.unwrap();
     stop.store(true, Ordering::SeqCst);
     assert!(sealing.await.unwrap() > 3);
-    assert!(from_bucket > 0 && from_tail > 0, "{from_bucket} {from_tail}");
+    assert!(
+        from_bucket > 0 && from_tail > 0,
+        "{from_bucket} {from_tail}"
+    );
     agent.stop().await;
 }
 
@@ -97,7 +103,11 @@ async fn publish_timed(client: &Client, numbers: std::ops::Range<u64>) {
 }
 
 async fn offset_at(client: &Client, at: i64) -> Option<u64> {
-    let found = client.admin().offsets_at(TOPIC, TimestampMs::new(at)).await.unwrap();
+    let found = client
+        .admin()
+        .offsets_at(TOPIC, TimestampMs::new(at))
+        .await
+        .unwrap();
     found.first().map(|(_, offset)| offset.get())
 }
 
@@ -117,7 +127,11 @@ async fn a_time_is_found_in_the_bucket_the_tail_and_between() {
     for number in [0, 1, 777, 2998, 2999, 3000, 3001, 3500, 3999] {
         let time = time_of(number).get();
         assert_eq!(offset_at(&client, time).await, Some(number), "exactly");
-        assert_eq!(offset_at(&client, time - 9_999).await, Some(number), "just after the last");
+        assert_eq!(
+            offset_at(&client, time - 9_999).await,
+            Some(number),
+            "just after the last"
+        );
     }
     assert_eq!(offset_at(&client, time_of(3999).get() + 1).await, None);
     assert_eq!(offset_at(&client, time_of(0).get() - HOUR).await, Some(0));
@@ -141,7 +155,10 @@ async fn a_time_is_found_while_what_lies_there_goes_from_the_tail_to_the_bucket(
     for start in (0..4000).step_by(100) {
         publish_timed(&client, start..start + 100).await;
         for number in [start, start + 50, start + 99] {
-            assert_eq!(offset_at(&client, time_of(number).get()).await, Some(number));
+            assert_eq!(
+                offset_at(&client, time_of(number).get()).await,
+                Some(number)
+            );
         }
     }
     stop.store(true, Ordering::SeqCst);
@@ -162,7 +179,11 @@ async fn a_record_that_was_trimmed_is_not_found_by_its_time() {
     seal(&client, false).await;
     assert_eq!(offset_at(&client, time_of(4000).get()).await, Some(0));
     let partition = PartitionId::new(0);
-    client.admin().trim_partition(TOPIC, partition, Offset::new(1)).await.unwrap();
+    client
+        .admin()
+        .trim_partition(TOPIC, partition, Offset::new(1))
+        .await
+        .unwrap();
     assert_eq!(offset_at(&client, time_of(4000).get()).await, None);
     assert_eq!(offset_at(&client, time_of(0).get()).await, Some(1));
     agent.stop().await;

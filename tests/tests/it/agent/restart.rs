@@ -13,8 +13,8 @@ use esker_tiering::env::TaskSet;
 use tempfile::TempDir;
 
 use super::support::{
-    PROGRAM, Raw, TOPIC, assert_intact, batch_of, connect, create, describe, detail, publish, replay_all,
-    s3_url, seal,
+    PROGRAM, Raw, TOPIC, assert_intact, batch_of, connect, create, describe, detail, publish,
+    replay_all, s3_url, seal,
 };
 use crate::support::BUCKET;
 
@@ -208,7 +208,10 @@ async fn an_idle_topic_costs_no_requests() {
 async fn no_topic_is_created_behind_the_back_of_a_drain() {
     let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
     let home = TempDir::new().unwrap();
-    let agent = Plan::new(s3_url(&server), home.path()).start().await.unwrap();
+    let agent = Plan::new(s3_url(&server), home.path())
+        .start()
+        .await
+        .unwrap();
     let client = connect(agent.grpc_address()).await;
     create(&client, 1).await;
     publish(&client, 0..100).await;

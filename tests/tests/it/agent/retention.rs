@@ -12,8 +12,8 @@ use esker_tests::{
 use tempfile::TempDir;
 
 use super::support::{
-    Raw, TOPIC, assert_intact, connect, create, create_with, describe, detail, now, publish, replay,
-    replay_all, s3_url, seal, small_batches,
+    Raw, TOPIC, assert_intact, connect, create, create_with, describe, detail, now, publish,
+    replay, replay_all, s3_url, seal, small_batches,
 };
 use crate::support::BUCKET;
 
@@ -41,7 +41,9 @@ impl Bench {
 
     fn objects_of(&self, topic_id: &str) -> Vec<String> {
         let keys = self.server.keys(BUCKET);
-        keys.into_iter().filter(|key| key.contains(topic_id)).collect()
+        keys.into_iter()
+            .filter(|key| key.contains(topic_id))
+            .collect()
     }
 }
 
@@ -87,7 +89,10 @@ async fn retention_by_size_removes_the_oldest_segments_only() {
     })
     .await;
     let after = describe(&client).await.remove(0);
-    assert!(after.bucket_bytes >= limit - (300 << 10), "no more than need be");
+    assert!(
+        after.bucket_bytes >= limit - (300 << 10),
+        "no more than need be"
+    );
     assert!(after.bucket_bytes <= limit + (300 << 10), "{after:?}");
     let left = replay(&client).await;
     let expected: Vec<_> = (after.log_start_offset..8000).collect();
@@ -115,7 +120,12 @@ async fn retention_by_age_removes_what_is_older_and_keeps_the_rest() {
     }
     producer.flush().await.unwrap();
     seal(&client, false).await;
-    producer.send(RecordRef::new(b"new")).await.unwrap().await.unwrap();
+    producer
+        .send(RecordRef::new(b"new"))
+        .await
+        .unwrap()
+        .await
+        .unwrap();
     seal(&client, false).await;
 
     until("the old go", async || start_offset(&client).await == 100).await;
@@ -138,17 +148,31 @@ async fn a_trim_hides_what_lies_below_at_once_and_deletes_whole_segments() {
 
     let admin = client.admin();
     let partition = PartitionId::new(0);
-    let start = admin.trim_partition(TOPIC, partition, Offset::new(2500)).await;
+    let start = admin
+        .trim_partition(TOPIC, partition, Offset::new(2500))
+        .await;
 
     assert_eq!(start.unwrap().get(), 2500);
     let mut raw = Raw::connect(agent.grpc_address()).await;
     assert_gone(&mut raw, 2499).await;
     let left = replay(&client).await;
-    assert_eq!(left.places.keys().copied().collect::<Vec<_>>(), (2500..4000).collect::<Vec<_>>());
+    assert_eq!(
+        left.places.keys().copied().collect::<Vec<_>>(),
+        (2500..4000).collect::<Vec<_>>()
+    );
     until("whole segments go", async || bench.segments() < segments).await;
-    let again = admin.trim_partition(TOPIC, partition, Offset::new(10)).await;
-    assert_eq!(again.unwrap().get(), 2500, "a trim never brings anything back");
-    let error = admin.trim_partition(TOPIC, partition, Offset::new(4001)).await.unwrap_err();
+    let again = admin
+        .trim_partition(TOPIC, partition, Offset::new(10))
+        .await;
+    assert_eq!(
+        again.unwrap().get(),
+        2500,
+        "a trim never brings anything back"
+    );
+    let error = admin
+        .trim_partition(TOPIC, partition, Offset::new(4001))
+        .await
+        .unwrap_err();
     assert_eq!(error.wire_kind(), ErrorKind::InvalidArgument);
 
     let config = ConsumerConfig {
@@ -157,7 +181,10 @@ async fn a_trim_hides_what_lies_below_at_once_and_deletes_whole_segments() {
     };
     let mut consumer = client.consumer(config);
     let start = StartAt::Offset(Offset::new(7));
-    consumer.assign(TOPIC, Partitions::All, start, None).await.unwrap();
+    consumer
+        .assign(TOPIC, Partitions::All, start, None)
+        .await
+        .unwrap();
     let first = consumer.next().await.unwrap().unwrap();
     assert_eq!(first.base_offset().get(), 2500);
     agent.stop().await;
@@ -178,7 +205,10 @@ async fn everything_may_be_trimmed_and_producing_goes_on() {
     publish(&client, 0..1000).await;
     seal(&client, true).await;
     let partition = PartitionId::new(0);
-    let trimmed = client.admin().trim_partition(TOPIC, partition, Offset::new(1000)).await;
+    let trimmed = client
+        .admin()
+        .trim_partition(TOPIC, partition, Offset::new(1000))
+        .await;
     assert_eq!(trimmed.unwrap().get(), 1000);
     assert!(replay(&client).await.places.is_empty());
     publish(&client, 1000..1100).await;
@@ -186,7 +216,10 @@ async fn everything_may_be_trimmed_and_producing_goes_on() {
     let other = TempDir::new().unwrap();
     let agent = bench.plan().on(other.path()).start().await.unwrap();
     let left = replay(&connect(agent.grpc_address()).await).await;
-    assert_eq!(left.places.keys().copied().collect::<Vec<_>>(), (1000..1100).collect::<Vec<_>>());
+    assert_eq!(
+        left.places.keys().copied().collect::<Vec<_>>(),
+        (1000..1100).collect::<Vec<_>>()
+    );
     agent.stop().await;
     assert_intact(&s3_url(&bench.server)).await;
 }
@@ -210,7 +243,10 @@ async fn a_deleted_topic_leaves_nothing_and_its_name_starts_over() {
 
     let new = client.admin().describe_topic(TOPIC).await.unwrap();
     assert_ne!(new.topic.unwrap().topic_id, old);
-    assert!(replay(&client).await.places.is_empty(), "none of the old records");
+    assert!(
+        replay(&client).await.places.is_empty(),
+        "none of the old records"
+    );
     publish(&client, 0..500).await;
     until("its objects go", async || bench.objects_of(&old).is_empty()).await;
     let log = bench.home.path().join("log").join(&old);
@@ -228,16 +264,30 @@ async fn a_deleted_topic_leaves_nothing_and_its_name_starts_over() {
 async fn a_topic_deleted_amid_uploads_and_reads_leaves_nothing() {
     let bench = Bench::start().await;
     let slow = Latency::Fixed(std::time::Duration::from_millis(150));
-    let slow = Rule::new(Fault::Delay(slow)).verb(Verb::Put).key_contains("/segments/");
+    let slow = Rule::new(Fault::Delay(slow))
+        .verb(Verb::Put)
+        .key_contains("/segments/");
     bench.server.add_fault(slow);
     let agent = bench.plan().start().await.unwrap();
     let client = connect(agent.grpc_address()).await;
     create_with(&client, 2, TopicSettings::default()).await;
-    let topic = client.admin().describe_topic(TOPIC).await.unwrap().topic.unwrap();
+    let topic = client
+        .admin()
+        .describe_topic(TOPIC)
+        .await
+        .unwrap()
+        .topic
+        .unwrap();
     publish(&client, 0..6000).await;
-    until("uploads are under way", async || !bench.objects_of(&topic.topic_id).is_empty()).await;
+    until("uploads are under way", async || {
+        !bench.objects_of(&topic.topic_id).is_empty()
+    })
+    .await;
     let mut consumer = client.consumer(ConsumerConfig::default());
-    consumer.assign(TOPIC, Partitions::All, StartAt::Earliest, None).await.unwrap();
+    consumer
+        .assign(TOPIC, Partitions::All, StartAt::Earliest, None)
+        .await
+        .unwrap();
     consumer.next().await.unwrap().unwrap();
 
     client.admin().delete_topic(TOPIC).await.unwrap();
@@ -254,7 +304,10 @@ async fn a_topic_deleted_amid_uploads_and_reads_leaves_nothing() {
     });
     let error = ended.await.unwrap();
     assert_eq!(error.wire_kind(), ErrorKind::UnknownTopic, "{error:?}");
-    until("its objects go", async || bench.objects_of(&topic.topic_id).is_empty()).await;
+    until("its objects go", async || {
+        bench.objects_of(&topic.topic_id).is_empty()
+    })
+    .await;
     // What was under way when it was deleted does not come in later.
     assert!(agent.drain().await.is_complete);
     assert_eq!(bench.objects_of(&topic.topic_id), Vec::<String>::new());
@@ -266,10 +319,18 @@ async fn a_deletion_that_a_stop_interrupted_is_finished_by_the_next_start() {
     let agent = bench.plan().start().await.unwrap();
     let client = connect(agent.grpc_address()).await;
     create(&client, 1).await;
-    let topic = client.admin().describe_topic(TOPIC).await.unwrap().topic.unwrap();
+    let topic = client
+        .admin()
+        .describe_topic(TOPIC)
+        .await
+        .unwrap()
+        .topic
+        .unwrap();
     publish(&client, 0..1000).await;
     seal(&client, false).await;
-    let forbidden = bench.server.add_fault(Rule::new(Fault::Drop).verb(Verb::DeleteMany));
+    let forbidden = bench
+        .server
+        .add_fault(Rule::new(Fault::Drop).verb(Verb::DeleteMany));
     client.admin().delete_topic(TOPIC).await.unwrap();
     until("the deletion is tried", async || forbidden.fired() > 0).await;
     agent.stop().await;
@@ -277,6 +338,9 @@ async fn a_deletion_that_a_stop_interrupted_is_finished_by_the_next_start() {
     assert!(!bench.objects_of(&topic.topic_id).is_empty());
 
     let agent = bench.plan().start().await.unwrap();
-    until("its objects go", async || bench.objects_of(&topic.topic_id).is_empty()).await;
+    until("its objects go", async || {
+        bench.objects_of(&topic.topic_id).is_empty()
+    })
+    .await;
     agent.stop().await;
 }

@@ -211,7 +211,10 @@ impl Raw {
         answers.pop().unwrap()
     }
 
-    pub(crate) async fn fetch(&mut self, request: FetchRequest) -> Result<Vec<FetchResponse>, Status> {
+    pub(crate) async fn fetch(
+        &mut self,
+        request: FetchRequest,
+    ) -> Result<Vec<FetchResponse>, Status> {
         let mut stream = self.log.fetch(request).await?.into_inner();
         let mut responses = Vec::new();
         while let Some(response) = stream.message().await? {
@@ -222,7 +225,10 @@ impl Raw {
 
     /// Returns the bytes of a partition from its first offset to its high watermark, and where they
     /// came from.
-    pub(crate) async fn bytes_of(&mut self, at: &PartitionDescription) -> (Vec<u8>, Vec<v1::FetchSource>) {
+    pub(crate) async fn bytes_of(
+        &mut self,
+        at: &PartitionDescription,
+    ) -> (Vec<u8>, Vec<v1::FetchSource>) {
         let request = FetchRequest {
             topic: TOPIC.to_owned(),
             partition: at.partition,

@@ -44,7 +44,10 @@ async fn fetch_records(raw: &mut Raw, partition: u32, offset: u64, end: u64) -> 
     };
     let responses = raw.fetch(request).await.unwrap();
     assert!(responses.iter().all(|response| response.batches.is_empty()));
-    responses.into_iter().flat_map(|response| response.records).collect()
+    responses
+        .into_iter()
+        .flat_map(|response| response.records)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,13 +63,22 @@ async fn plain_records_come_back_as_they_were_sent_from_tail_and_bucket() {
         ..AppendRequest::default()
     };
     let appended = raw.log.append(request).await.unwrap().into_inner().appended;
-    let places: Vec<_> = appended.iter().map(|at| (at.partition, at.offset)).collect();
+    let places: Vec<_> = appended
+        .iter()
+        .map(|at| (at.partition, at.offset))
+        .collect();
     assert_eq!(places, [(1, 0), (1, 1), (1, 2)]);
 
     let sent = records.into_iter().zip(0..);
-    let sent: Vec<_> = sent.map(|(record, offset)| Record { offset, ..record }).collect();
+    let sent: Vec<_> = sent
+        .map(|(record, offset)| Record { offset, ..record })
+        .collect();
     assert_eq!(fetch_records(&mut raw, 1, 0, 3).await, sent);
-    assert_eq!(fetch_records(&mut raw, 1, 1, 3).await, sent[1..], "from within a batch");
+    assert_eq!(
+        fetch_records(&mut raw, 1, 1, 3).await,
+        sent[1..],
+        "from within a batch"
+    );
     seal(&connect(agent.grpc_address()).await, true).await;
     assert_eq!(fetch_records(&mut raw, 1, 0, 3).await, sent);
     agent.stop().await;
@@ -84,7 +96,11 @@ async fn a_range_of_plain_records_ends_where_it_was_asked_to() {
         ..AppendRequest::default()
     };
     raw.log.append(request).await.unwrap();
-    let offsets: Vec<_> = fetch_records(&mut raw, 0, 2, 5).await.iter().map(|r| r.offset).collect();
+    let offsets: Vec<_> = fetch_records(&mut raw, 0, 2, 5)
+        .await
+        .iter()
+        .map(|r| r.offset)
+        .collect();
     assert_eq!(offsets, [2, 3, 4]);
     agent.stop().await;
 }
@@ -144,7 +160,11 @@ async fn health_and_reflection_answer() {
     else {
         panic!("no list of services")
     };
-    let names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    let names: Vec<_> = listed
+        .service
+        .into_iter()
+        .map(|service| service.name)
+        .collect();
     for name in ["esker.v1.Log", "esker.v1.Admin", "grpc.health.v1.Health"] {
         assert!(names.iter().any(|n| n == name), "{names:?}");
     }
@@ -160,7 +180,10 @@ async fn pages_tell_health_and_the_bill() {
     publish(&client, 0..1000).await;
     seal(&client, false).await;
     assert_eq!(page(http, "/healthz").await.unwrap().0, 200);
-    assert_eq!(page(http, "/readyz").await.unwrap(), (200, "serving\n".to_owned()));
+    assert_eq!(
+        page(http, "/readyz").await.unwrap(),
+        (200, "serving\n".to_owned())
+    );
     assert_eq!(page(http, "/nothing").await.unwrap().0, 404);
     let (code, metrics) = page(http, "/metrics").await.unwrap();
     assert_eq!(code, 200);

@@ -45,7 +45,12 @@ impl Bench {
 async fn a_deposed_agent_makes_nothing_durable_in_the_bucket_and_refuses_batches() {
     let bench = bench().await;
     // It never looks by itself: it has to find out by what it tries.
-    let first = bench.first().with("metadata-poll", "1h").start().await.unwrap();
+    let first = bench
+        .first()
+        .with("metadata-poll", "1h")
+        .start()
+        .await
+        .unwrap();
     let old = connect(first.grpc_address()).await;
     create(&old, 1).await;
     publish(&old, 0..1000).await;
@@ -66,7 +71,10 @@ async fn a_deposed_agent_makes_nothing_durable_in_the_bucket_and_refuses_batches
         .await
         .unwrap_err();
     assert_eq!(sealed.wire_kind(), ErrorKind::Fenced, "{sealed}");
-    let refused = raw.produce(TOPIC, 0, batch(&["refused"])).await.unwrap_err();
+    let refused = raw
+        .produce(TOPIC, 0, batch(&["refused"]))
+        .await
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused:?}");
     assert!(refused.has_no_side_effects);
     assert_ne!(describe(&old).await[0].offline_reason, "");
@@ -88,13 +96,20 @@ async fn a_deposed_agent_makes_nothing_durable_in_the_bucket_and_refuses_batches
 
 fn manifests(server: &S3Server) -> Vec<String> {
     let keys = server.keys(BUCKET);
-    keys.into_iter().filter(|key| key.contains("/manifest/")).collect()
+    keys.into_iter()
+        .filter(|key| key.contains("/manifest/"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_was_never_uploaded_is_taken_over_too() {
     let bench = bench().await;
-    let first = bench.first().with("metadata-poll", "1h").start().await.unwrap();
+    let first = bench
+        .first()
+        .with("metadata-poll", "1h")
+        .start()
+        .await
+        .unwrap();
     let old = connect(first.grpc_address()).await;
     create(&old, 1).await;
     publish(&old, 0..100).await;
@@ -132,7 +147,10 @@ async fn an_idle_agent_that_was_deposed_finds_out_says_so_and_ends() {
         .await
         .unwrap();
     assert_eq!(page(http, "/healthz").await.unwrap().0, 503);
-    assert_eq!(page(http, "/readyz").await.unwrap(), (503, "fenced\n".to_owned()));
+    assert_eq!(
+        page(http, "/readyz").await.unwrap(),
+        (503, "fenced\n".to_owned())
+    );
     let mut raw = Raw::connect(first.grpc_address()).await;
     until("the partition refuses", async || {
         let answer = raw.produce(TOPIC, 0, batch(&["late"])).await;
@@ -156,7 +174,10 @@ async fn a_deposed_process_exits_with_75_however_busy_its_producers_are() {
     let second = bench.second().start().await.unwrap();
     // Whatever becomes of these: they may be taken, refused, or cut off.
     let late = (0..100).map(|_| v1_request());
-    let answers = raw.log.produce(futures::stream::iter(late.collect::<Vec<_>>())).await;
+    let answers = raw
+        .log
+        .produce(futures::stream::iter(late.collect::<Vec<_>>()))
+        .await;
     drop(answers);
 
     let exit = first.ended().await.unwrap();

@@ -17,7 +17,10 @@ use crate::support::BUCKET;
 async fn a_topic_whose_creator_went_away_amid_its_creation_is_served() {
     let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
     let home = TempDir::new().unwrap();
-    let agent = Plan::new(s3_url(&server), home.path()).start().await.unwrap();
+    let agent = Plan::new(s3_url(&server), home.path())
+        .start()
+        .await
+        .unwrap();
     let slow = Fault::Delay(Latency::Fixed(Duration::from_millis(300)));
     let slow = server.add_fault(Rule::new(slow).verb(Verb::Put).key_contains("meta/log/"));
     let mut raw = Raw::connect(agent.grpc_address()).await;
@@ -50,10 +53,16 @@ async fn a_topic_that_could_not_be_opened_is_served_once_it_can_be() {
     let log = home.path().join("log");
     std::fs::remove_dir_all(&log).unwrap();
     std::fs::write(&log, "in the way").unwrap();
-    let created = client.admin().create_topic(TOPIC, 1, TopicSettings::default()).await;
+    let created = client
+        .admin()
+        .create_topic(TOPIC, 1, TopicSettings::default())
+        .await;
     let error = created.unwrap_err();
     assert_eq!(error.wire_kind(), ErrorKind::Storage, "{error}");
-    assert!(!error.has_no_side_effects(), "the topic exists from here on");
+    assert!(
+        !error.has_no_side_effects(),
+        "the topic exists from here on"
+    );
 
     std::fs::remove_file(&log).unwrap();
     std::fs::create_dir(&log).unwrap();

@@ -23,7 +23,9 @@ use crate::support::BUCKET;
 /// Probes a store that must be refused, and returns the line that says why.
 async fn refusal(store: &Store, deadline: Duration) -> String {
     let probing = check_store(store, &RandomIds, deadline);
-    let report = tokio::time::timeout(deadline.max(PROBE_DEADLINE), probing).await.unwrap();
+    let report = tokio::time::timeout(deadline.max(PROBE_DEADLINE), probing)
+        .await
+        .unwrap();
     let line = report
         .first_fault()
         .unwrap_or_else(|| panic!("accepted: {report}"));
