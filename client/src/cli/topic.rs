@@ -167,16 +167,10 @@ pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Resul
             partition,
             before,
         } => {
-            let partition = PartitionId::new(partition);
             let start = admin
-                .trim_partition(&name, partition, Offset::new(before))
+                .trim_partition(&name, PartitionId::new(partition), Offset::new(before))
                 .await?;
-            let value = json!({ "topic": name, "partition": partition, "log_start_offset": start });
-            done(
-                common,
-                &value,
-                &format!("topic {name}, partition {partition} begins at {start}"),
-            )
+            trimmed(common, &name, partition, start)
         }
         TopicCommand::Seal {
             name,
@@ -199,6 +193,12 @@ fn done(common: &Common, value: &Value, text: &str) -> anyhow::Result<()> {
     }
     println!("{text}");
     Ok(())
+}
+
+fn trimmed(common: &Common, name: &str, partition: u32, start: Offset) -> anyhow::Result<()> {
+    let value = json!({ "topic": name, "partition": partition, "log_start_offset": start });
+    let text = format!("topic {name}, partition {partition} begins at {start}");
+    done(common, &value, &text)
 }
 
 fn said(common: &Common, topic: &TopicSummary, what: &str) -> anyhow::Result<()> {
