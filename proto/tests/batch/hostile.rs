@@ -216,6 +216,22 @@ fn header_that_does_not_hold_is_an_error() {
 }
 
 #[test]
+fn iteration_ends_with_the_first_error() {
+    let body = [20, 0, 0, 0, 1, 1, 4, 0xff, 1, 2, 2];
+    let batch = RecordBatch::validate(raw_batch(0, 1, &body).freeze()).unwrap();
+    let records = batch.records().unwrap();
+    let mut headers = records.iter().next().unwrap().unwrap().headers;
+    assert!(headers.next().unwrap().is_err());
+    assert!(headers.next().is_none());
+
+    let batch = RecordBatch::validate(raw_batch(0, 2, &[0; 14]).freeze()).unwrap();
+    let records = batch.records().unwrap();
+    let mut records = records.iter();
+    assert!(records.next().unwrap().is_err());
+    assert!(records.next().is_none());
+}
+
+#[test]
 fn two_billion_headers_reserve_nothing() {
     let count = [0xfe, 0xff, 0xff, 0xff, 0x0f];
     let body = [&[20, 0, 0, 0, 1, 1][..], &count].concat();

@@ -87,8 +87,8 @@ fn assert_peers_agree(samples: &[Sample], compression: Compression) {
         theirs[..61],
         "{compression}: the header keeps every bit"
     );
-    if compression == Compression::None {
-        assert_eq!(ours, theirs, "byte for byte");
+    if matches!(compression, Compression::None | Compression::Snappy) {
+        assert!(ours == theirs, "{compression}: byte for byte");
     }
 }
 
