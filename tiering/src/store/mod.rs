@@ -345,7 +345,8 @@ impl Store {
                 Err(_) => Some((Err(store.timed_out(Verb::List, &prefix)), None)),
             }
         });
-        listed.boxed()
+        // Whoever asks once more after the end is told again that it is the end.
+        listed.fuse().boxed()
     }
 
     /// Holds the whole listing, which only stores on this machine need.

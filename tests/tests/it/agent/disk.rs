@@ -232,7 +232,7 @@ async fn a_bucket_that_is_not_there_is_said_in_one_line() {
     let home = TempDir::new().unwrap();
     let plan = Plan::new(s3_url(&server), home.path());
     let refused = plan.spawn(PROGRAM).await.unwrap_err().to_string();
-    let said = last_words(&refused, 65);
+    let said = last_words(&refused, 69);
     assert!(said.contains("bucket"), "{said}");
 }
 
