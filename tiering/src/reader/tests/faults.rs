@@ -7,7 +7,13 @@ use esker_proto::types::Offset;
 use futures::future::join_all;
 
 use super::fixture::{Bench, Fault, Log, Shape, read, read_all};
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    reader::{
+        chunk::{FlawReason, check},
+        plan::ChunkPlan,
+    },
+};
 
 /// As much as any chunk holds.
 const CHUNK: usize = 9000;
@@ -26,8 +32,9 @@ fn assert_names(error: &Error, key: &impl ToString) {
 async fn a_flipped_bit_is_an_error_that_names_the_object_and_other_offsets_stay_readable() {
     let bench = Bench::new(Log::new(Shape::default()).await).await;
     let key = bench.log.segment_key(1);
-    // In the second chunk of the second segment: in a batch's records, then in a header.
-    for position in [9000 + 1500, 8300, 8283] {
+    // In the second chunk of the second segment: in a batch's records, then in a header: its count,
+    // its length, and its base offset, which no CRC covers.
+    for position in [9000 + 1500, 8300, 8283, 8224 + 10, 8224 + 6] {
         bench
             .log
             .objects
@@ -110,6 +117,26 @@ async fn a_truncated_object_is_an_error_that_names_it_wherever_it_ends() {
         let bytes = read_all(&mut bench.cursor(next), CHUNK).await.unwrap();
         assert!(bytes == bench.log.expected_from(next));
     }
+}
+
+#[tokio::test]
+async fn batches_that_end_at_another_offset_than_the_index_says_are_corrupt() {
+    let log = Log::new(Shape::default()).await;
+    let mut plan = ChunkPlan::around(log.manifest.head(), 0, log.shape.chunk_bytes);
+    let bytes = log
+        .objects
+        .content(log.segment_key(0))
+        .await
+        .slice(..plan.id.length as usize);
+    assert_eq!(check(&plan, &bytes), Ok(()));
+
+    plan.entries[1].record_count += 1;
+
+    let flaw = check(&plan, &bytes).unwrap_err();
+    assert_eq!(
+        (flaw.position, flaw.reason),
+        (plan.entries[1].position, FlawReason::Index)
+    );
 }
 
 #[tokio::test]

@@ -172,3 +172,21 @@ async fn a_reader_at_the_end_does_not_count_as_active() {
 
     assert_eq!(bench.metric("cold_readers"), 0);
 }
+
+#[tokio::test]
+async fn active_readers_share_the_window_evenly_and_none_is_left_without() {
+    let bench = Bench::new(Log::new(Shape::default()).await).await;
+    let mut cursors = Vec::new();
+    let mut shares = Vec::new();
+    for index in 0..20 {
+        let mut cursor = bench.cursor(Offset::new(index));
+        read(&mut cursor, 1).await.unwrap();
+        cursors.push(cursor);
+        shares.push(bench.reader.0.share_chunks());
+    }
+
+    // Half of 256 KiB in chunks of 8 KiB.
+    assert_eq!((shares[0], shares[1], shares[3], shares[19]), (16, 8, 4, 1));
+    drop(cursors);
+    assert_eq!(bench.reader.0.share_chunks(), 16);
+}
