@@ -3,7 +3,10 @@
 //! Un-uploaded data is never deleted, so a bucket that is away, or slower than the producers, must
 //! push back on them (peers' users lose data or fill disks where nothing does).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 /// From this share of the ceiling on, producers are slowed.
 const THROTTLE_FROM: f64 = 0.75;
@@ -70,6 +73,23 @@ impl Limits {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether the data volume has less free than has to stay free.
+    pub(crate) fn is_disk_short(&self) -> bool {
+        self.free_bytes() < self.reserve_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether partitions should let go of local data, by sealing early or by keeping nothing that
+    /// is in the bucket already.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.is_disk_short() || self.unuploaded_bytes() > self.unuploaded_bytes_max / 2
+    }
+
+    /// Returns the age at which segments are sealed: `age`, and less the more is un-uploaded. Active
+    /// segments of many partitions can reach the ceiling before any of them is large or old enough.
+    pub(crate) fn segment_age(&self, age: Duration) -> Duration {
+        shortened(age, self.unuploaded_bytes(), self.unuploaded_bytes_max)
+    }
+
     /// Decides about a batch.
     pub(crate) fn admit(&self) -> Admission {
         let free = self.free_bytes();
@@ -103,9 +123,25 @@ fn decide(unuploaded: u64, unuploaded_max: u64, free: u64, reserve: u64) -> Admi
     Admission::Throttle((severity * THROTTLE_MS_MAX).ceil().max(1.0) as u32)
 }
 
+/// Above half of the ceiling, the part of `age` that is left of the other half.
+#[expect(clippy::cast_precision_loss, reason = "a share of a size")]
+fn shortened(age: Duration, unuploaded: u64, unuploaded_max: u64) -> Duration {
+    let share = unuploaded as f64 / unuploaded_max.max(1) as f64;
+    age.mul_f64((2.0 * (1.0 - share)).clamp(0.0, 1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_are_sealed_earlier_the_more_waits_for_the_bucket() {
+        let age = Duration::from_secs(600);
+        let at = |unuploaded| shortened(age, unuploaded, 1000).as_secs();
+        assert_eq!((at(0), at(500)), (600, 600));
+        assert_eq!(at(750), 300);
+        assert_eq!((at(1000), at(2000)), (0, 0));
+    }
 
     #[test]
     fn producers_are_slowed_before_they_are_refused() {

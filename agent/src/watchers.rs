@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{health::Phase, log::disk_space, shared::Shared};
+use crate::{health::Phase, log::disk_space, partition::PartitionHandle, shared::Shared};
 
 /// How often the disk's free space is looked at.
 const DISK_INTERVAL: Duration = Duration::from_secs(1);
@@ -14,10 +15,10 @@ pub(crate) fn spawn(shared: &Arc<Shared>) {
     look_at_disk(shared);
     shared
         .tasks
-        .spawn("disk watcher", watch_disk(Arc::clone(shared)));
+        .spawn_vital("disk watcher", watch_disk(Arc::clone(shared)));
     shared
         .tasks
-        .spawn("metadata watcher", watch_metadata(Arc::clone(shared)));
+        .spawn_vital("metadata watcher", watch_metadata(Arc::clone(shared)));
     shared
         .tasks
         .spawn("grpc health", service_health(Arc::clone(shared)));
@@ -29,7 +30,10 @@ async fn watch_disk(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             () = shared.tasks.token().cancelled() => return,
-            _ = ticks.tick() => look_at_disk(&shared),
+            _ = ticks.tick() => {
+                look_at_disk(&shared);
+                relieve(&shared);
+            }
         }
     }
 }
@@ -43,6 +47,18 @@ fn look_at_disk(shared: &Shared) {
                 .note_disk(space.available_bytes, reserve_bytes);
         }
         Err(error) => tracing::warn!(%error, "free disk space cannot be read"),
+    }
+}
+
+/// Has every partition look at its segments while there is too much local data.
+fn relieve(shared: &Shared) {
+    if !shared.limits.is_pressed() {
+        return;
+    }
+    for topic in shared.registry.topics() {
+        for partition in topic.partitions() {
+            partition.nudge();
+        }
     }
 }
 
@@ -71,12 +87,11 @@ async fn watch_metadata(shared: Arc<Shared>) {
 /// Refuses everything from here on: what this agent would acknowledge, nobody would keep.
 async fn step_down(shared: &Shared) {
     tracing::error!("another agent has taken over this cluster; this one stops serving");
-    for topic in shared.registry.topics() {
-        for partition in topic.partitions() {
-            partition.fence().await;
-        }
-    }
+    // The process ends on this, whatever a partition that hangs on its disk does.
     shared.health.enter(Phase::Fenced);
+    let topics = shared.registry.topics();
+    let partitions: Vec<_> = topics.iter().flat_map(|topic| topic.partitions()).collect();
+    join_all(partitions.iter().map(PartitionHandle::fence)).await;
 }
 
 async fn service_health(shared: Arc<Shared>) {

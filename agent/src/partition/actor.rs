@@ -297,7 +297,7 @@ impl Actor {
 
     /// Drops sealed segments that are in the bucket, as far as local retention lets them go.
     fn drop_local(&mut self, tiered_offset: Offset, drop_all: bool) {
-        let keep = if drop_all {
+        let keep = if drop_all || self.links.limits.is_disk_short() {
             0
         } else {
             self.links.settings.borrow().local_retention_bytes
@@ -342,12 +342,9 @@ impl Actor {
 
     /// When the active segment is old enough to be sealed.
     fn roll_at(&self) -> Option<Instant> {
-        let left = self
-            .links
-            .settings
-            .borrow()
-            .segment_age
-            .saturating_sub(self.log.active_age()?);
+        let age = self.links.settings.borrow().segment_age;
+        let age = self.links.limits.segment_age(age);
+        let left = age.saturating_sub(self.log.active_age()?);
         Some(Instant::now() + left)
     }
 
@@ -423,6 +420,12 @@ impl Actor {
             self.acknowledge();
         }
         self.abandon();
+        self.links.inbox.close();
+        while let Ok(message) = self.links.inbox.try_recv() {
+            if let Message::Append(append) = message {
+                append.reply.send(Err(PartitionError::ShuttingDown));
+            }
+        }
         if let Err(error) = self.log.close().await {
             tracing::warn!(partition = %self.at, %error, "local log was not closed in order");
         }

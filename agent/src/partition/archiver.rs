@@ -93,21 +93,28 @@ impl Archiver {
         // What was sealed before this task began counts as a change.
         self.sealed.mark_changed();
         loop {
-            let result = match self.wake(retry_at, &mut retention).await {
+            // Only an upload says whether uploads go: a trim or a look at retention that succeeds
+            // must not end the retries of one that did not.
+            let is_upload = match self.wake(retry_at, &mut retention).await {
                 Wake::Stop => return,
-                Wake::Trim(Trim { offset, done }) => {
-                    // Whoever asked may have gone: the trim is done all the same.
-                    let _ = done.send(Box::pin(self.trim(offset)).await);
-                    Ok(())
-                }
-                Wake::Sealed | Wake::Retry => Box::pin(self.upload_pending()).await,
-                Wake::Retention => Box::pin(self.retain()).await,
+                Wake::Trim(trim) => match self.on_trim(trim).await {
+                    Err(error) => return self.fenced(&error).await,
+                    Ok(()) => continue,
+                },
+                Wake::Sealed | Wake::Retry => true,
+                Wake::Retention => false,
+            };
+            let result = if is_upload {
+                Box::pin(self.upload_pending()).await
+            } else {
+                Box::pin(self.retain()).await
             };
             match result {
-                Ok(()) => {
+                Ok(()) if is_upload => {
                     backoff.reset();
                     retry_at = None;
                 }
+                Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Fenced => {
                     return self.fenced(&error).await;
                 }
@@ -118,6 +125,21 @@ impl Archiver {
                 }
             }
         }
+    }
+
+    /// Trims and answers. An error means that a newer leader was met on the way.
+    async fn on_trim(&mut self, trim: Trim) -> Result<(), Arc<esker_tiering::Error>> {
+        let Trim { offset, done } = trim;
+        let trimmed = Box::pin(self.trim(offset)).await;
+        let fenced = match &trimmed {
+            Err(PartitionError::Store(error)) if error.kind() == ErrorKind::Fenced => {
+                Some(Arc::clone(error))
+            }
+            _ => None,
+        };
+        // Whoever asked may have gone: the trim is done all the same.
+        let _ = done.send(trimmed);
+        fenced.map_or(Ok(()), Err)
     }
 
     /// Waits for the next thing to do. Trims come first, so that an operator does not wait
@@ -183,9 +205,24 @@ impl Archiver {
         if let Some(log_start_offset) = trimmed {
             tracing::info!(partition = %self.at, %log_start_offset, "retention trimmed the log");
         }
+        self.collect().await
+    }
+
+    /// Merges index pages when due, and deletes what no manifest names any more. Each manifest is
+    /// published before what it stopped naming goes, so that readers can resolve again.
+    async fn collect(&mut self) -> Result<(), esker_tiering::Error> {
+        self.publish();
+        let Some(archive) = &mut self.archive else {
+            return Ok(());
+        };
+        let merged = archive.merge_pages().await;
+        self.publish();
+        let Some(archive) = &mut self.archive else {
+            return Ok(());
+        };
         let collected = archive.collect_garbage().await;
         self.publish();
-        collected.map(drop)
+        merged.map(drop).and(collected.map(drop))
     }
 
     async fn trim(&mut self, offset: Offset) -> Result<Offset, PartitionError> {
@@ -212,10 +249,9 @@ impl Archiver {
         };
         archive.trim_below(offset).await?;
         // The trim is committed; what it freed may be deleted now or at the next look.
-        if let Err(error) = archive.collect_garbage().await {
+        if let Err(error) = self.collect().await {
             tracing::info!(partition = %self.at, %error, "trimmed segments are deleted later");
         }
-        self.publish();
         Ok(())
     }
 

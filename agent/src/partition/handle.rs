@@ -80,6 +80,11 @@ impl PartitionHandle {
         answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
     }
 
+    /// Has the partition look at its segments again, unless it has enough to do.
+    pub(crate) fn nudge(&self) {
+        let _ = self.inbox.try_send(Message::SettingsChanged);
+    }
+
     /// Refuses everything from here on: another agent leads.
     pub(crate) async fn fence(&self) {
         // A partition that is gone refuses everything already.

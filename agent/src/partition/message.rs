@@ -4,7 +4,10 @@ use esker_proto::{batch::RecordBatch, types::Offset, v1::ErrorDetail};
 use tokio::sync::{mpsc::OwnedPermit, oneshot};
 
 use super::{engine::Acks, error::PartitionError};
-use crate::{memory::MemoryPermit, service::produce_detail};
+use crate::{
+    memory::MemoryPermit,
+    service::{abandoned, produce_detail},
+};
 
 /// Anything a partition's task is asked to do.
 #[derive(Debug)]
@@ -53,7 +56,8 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Reply {
     request_id: u64,
-    slot: OwnedPermit<Answer>,
+    /// Taken by the answer.
+    slot: Option<OwnedPermit<Answer>>,
     _memory: MemoryPermit,
 }
 
@@ -65,25 +69,35 @@ impl Reply {
     ) -> Self {
         Self {
             request_id,
-            slot,
+            slot: Some(slot),
             _memory: memory,
         }
     }
 
     /// Answers. Never waits: the place was reserved.
-    pub(crate) fn send(self, outcome: Result<Appended, PartitionError>) {
-        let outcome = outcome.map_err(|error| produce_detail(&error));
-        self.slot.send(Answer {
-            request_id: self.request_id,
-            outcome,
-        });
+    pub(crate) fn send(mut self, outcome: Result<Appended, PartitionError>) {
+        self.answer(outcome.map_err(|error| produce_detail(&error)));
     }
 
     /// Answers with an error that arose before a partition was found.
-    pub(crate) fn refuse(self, detail: ErrorDetail) {
-        self.slot.send(Answer {
-            request_id: self.request_id,
-            outcome: Err(detail),
-        });
+    pub(crate) fn refuse(mut self, detail: ErrorDetail) {
+        self.answer(Err(detail));
+    }
+
+    fn answer(&mut self, outcome: Result<Appended, ErrorDetail>) {
+        let request_id = self.request_id;
+        if let Some(slot) = self.slot.take() {
+            slot.send(Answer {
+                request_id,
+                outcome,
+            });
+        }
+    }
+}
+
+/// Nobody waits for an answer that does not come: a batch that is dropped says so.
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.answer(Err(abandoned()));
     }
 }

@@ -223,8 +223,8 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         cancel: tasks.token().clone(),
     };
     let tail = log.reader();
-    tasks.spawn("archiver", archiver.run());
-    tasks.spawn("partition", Actor::new(at, leader_epoch, log, links).run());
+    tasks.spawn_vital("archiver", archiver.run());
+    tasks.spawn_vital("partition", Actor::new(at, leader_epoch, log, links).run());
     PartitionHandle {
         at,
         leader_epoch,

@@ -19,7 +19,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
-pub(crate) use produce::detail as produce_detail;
+pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
 
 /// Largest gRPC message taken: a batch of the largest size that can be configured, and its envelope.

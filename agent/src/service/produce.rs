@@ -5,7 +5,7 @@
 //! [`IN_FLIGHT_MAX`] requests unanswered, the agent at most `produce-buffer-bytes`, and neither a
 //! slow disk nor a slow client makes anything grow.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use esker_proto::{
     batch::RecordBatch,
@@ -21,7 +21,6 @@ use tonic::{Status, Streaming};
 
 use super::status::{partition_detail, refusal};
 use crate::{
-    limits::Admission,
     partition::{Acks, Answer, Append, PartitionError, Reply},
     shared::Shared,
 };
@@ -60,9 +59,6 @@ async fn pump(
         let memory = shared.produce_memory.acquire(bytes).await;
         let reply = Reply::new(request.request_id, slot, memory);
         handle(&shared, request, reply).await;
-        if let Admission::Throttle(millis) = shared.limits.admit() {
-            tokio::time::sleep(Duration::from_millis(millis.into())).await;
-        }
     }
 }
 

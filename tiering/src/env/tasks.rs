@@ -1,7 +1,8 @@
 //! The one door through which background tasks are spawned.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
+use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
@@ -27,6 +28,24 @@ impl TaskSet {
     {
         let span = tracing::debug_span!("task", task = name);
         tokio::spawn(self.tracker.track_future(future.instrument(span)))
+    }
+
+    /// Spawns a task without which the process must not go on: if it panics, the process aborts,
+    /// and the next one recovers. Otherwise whatever the task owned would be gone, with nobody to
+    /// notice.
+    pub fn spawn_vital<F>(&self, name: &'static str, future: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.spawn(name, async move {
+            if AssertUnwindSafe(future).catch_unwind().await.is_err() {
+                tracing::error!(
+                    task = name,
+                    "a task that owns state panicked; the process aborts"
+                );
+                std::process::abort();
+            }
+        })
     }
 
     /// Runs blocking work (file I/O, compression) on the runtime's pool for it.
