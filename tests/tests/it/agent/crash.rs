@@ -162,6 +162,6 @@ async fn every_acknowledged_record_survives_kill_9_exactly_once_in_a_directory()
 async fn every_acknowledged_record_survives_kill_9_exactly_once_in_s3() {
     let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
     let store = s3_url(&server);
-    survives_kills(&store, 8).await;
+    survives_kills(&store, 5).await;
     assert_eq!(server.counts().rewrites, 0, "no object is ever replaced");
 }
