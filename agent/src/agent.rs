@@ -249,9 +249,9 @@ async fn recover(
         address: settings.advertised_address(grpc_address),
         zone: settings.zone.clone(),
     };
-    let take_over = settings.take_over;
     let ids = Arc::clone(&around.ids);
-    let started = Controller::start(store.clone(), ids, member, take_over).await?;
+    let started =
+        Controller::start(store.clone(), ids, member, &data_dir, &settings.take_over).await?;
     let parts = Parts {
         settings,
         around,
@@ -376,7 +376,7 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
         let settings = settings_of(&led.at.topic_id);
         let start = Start::Existing {
             leader_epoch: led.leader_epoch,
-            discard_local: led.was_led_by_another,
+            led_since: led.led_since,
         };
         let opening = Arc::clone(&shared.topics.opening);
         async move { open(&opening, led.at, start, settings).await }

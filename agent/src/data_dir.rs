@@ -3,6 +3,7 @@
 //! ```text
 //! {data-dir}/LOCK                                   held while an agent runs on it
 //! {data-dir}/agent.json                             who this directory is: written once
+//! {data-dir}/starts                                 the newest start of the agent on it
 //! {data-dir}/log/{topic_id}/{partition:06}/...      the hot tail
 //! {data-dir}/cache/                                 the disk cache of bucket data
 //! ```
@@ -16,10 +17,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use esker_proto::types::{AgentId, ClusterId, TopicId, TopicPartition};
+use esker_proto::types::{AgentEpoch, AgentId, ClusterId, TopicId, TopicPartition};
 use esker_tiering::env::IdGenerator;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::starts::Starts;
 
 const FORMAT_VERSION: u32 = 1;
 
@@ -28,6 +31,7 @@ const FORMAT_VERSION: u32 = 1;
 pub(crate) struct DataDir {
     root: PathBuf,
     agent_id: AgentId,
+    starts: Starts,
     /// The lock goes with the file.
     _lock: File,
 }
@@ -115,6 +119,7 @@ impl DataDir {
                 identity
             }
         };
+        let starts = Starts::open(&root.join("starts")).map_err(io)?;
         if identity.cluster_id != cluster_id {
             let (path, own, bucket) = (root.to_owned(), identity.cluster_id, cluster_id);
             return Err(DataDirError::OtherCluster { path, own, bucket });
@@ -122,6 +127,7 @@ impl DataDir {
         Ok(Self {
             root: root.to_owned(),
             agent_id: identity.agent_id,
+            starts,
             _lock: lock,
         })
     }
@@ -129,6 +135,25 @@ impl DataDir {
     /// Returns who this directory is.
     pub(crate) const fn agent_id(&self) -> AgentId {
         self.agent_id
+    }
+
+    /// Returns the newest start of this agent that the directory knows of. One that is older than
+    /// what the metadata says was copied or restored, and may lack what was acknowledged since.
+    pub(crate) const fn agent_epoch(&self) -> AgentEpoch {
+        self.starts.newest()
+    }
+
+    /// Notes a start that is about to be recorded in the metadata.
+    ///
+    /// # Errors
+    ///
+    /// If the directory cannot be written to.
+    pub(crate) fn note_start(&self, agent_epoch: AgentEpoch) -> Result<(), DataDirError> {
+        let noted = self.starts.note(agent_epoch);
+        noted.map_err(|source| DataDirError::Io {
+            path: self.root.clone(),
+            source,
+        })
     }
 
     /// Returns the directory itself.

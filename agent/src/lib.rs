@@ -24,6 +24,7 @@ mod server;
 mod service;
 mod shared;
 mod start_error;
+mod starts;
 mod topics;
 mod watchers;
 

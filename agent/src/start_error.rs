@@ -62,6 +62,7 @@ impl StartError {
             Self::Store(_) => 69,
             Self::Unfit(report) => unfit_code(report),
             Self::DataDir(_) | Self::Open(_) | Self::Log(_) => 74,
+            Self::Control(ControlError::DataDir(_)) => 74,
             Self::Control(_) => 75,
             Self::Listen { .. } => 71,
             Self::System(_) | Self::Metrics(_) | Self::Reflection(_) => 70,

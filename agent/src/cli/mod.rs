@@ -105,12 +105,6 @@ fn with_keys(command: Command) -> Command {
             .value_name(value_name(key.name))
             .help_heading(key.group)
             .help(format!("{}{shown_default} [env: {}]", key.doc, key.env()));
-        // A switch may be given without a value.
-        let arg = if key.default == "false" {
-            arg.num_args(0..=1).default_missing_value("true")
-        } else {
-            arg
-        };
         command.arg(arg)
     })
 }
@@ -119,7 +113,7 @@ fn value_name(key: &str) -> &'static str {
     match key {
         "store" => "URL",
         "data-dir" => "DIRECTORY",
-        "take-over" => "true|false",
+        "take-over" => "AGENT_IDS",
         _ if key.contains("bytes") => "SIZE",
         _ if key.contains("listen") || key == "advertise" => "ADDRESS",
         _ if key.contains("age") || key.contains("timeout") || key.contains("interval") => "TIME",

@@ -2,6 +2,8 @@
 
 use std::{fmt::Display, str::FromStr};
 
+use esker_proto::types::AgentId;
+
 use super::{
     settings::Settings,
     value::{ByteCount, Millis},
@@ -48,6 +50,14 @@ fn set_limit<T: FromStr<Err: Display>>(slot: &mut Option<T>, text: &str) -> Resu
         return Ok(());
     }
     set_some(slot, text)
+}
+
+fn set_agents(slot: &mut Vec<AgentId>, text: &str) -> Result<(), String> {
+    let agents = text.split(',').map(|id| id.trim().parse::<AgentId>());
+    *slot = agents
+        .collect::<Result<_, _>>()
+        .map_err(|_| format!("`{text}` is no list of agent ids"))?;
+    Ok(())
 }
 
 fn set_size(slot: &mut ByteCount, text: &str, least: u64) -> Result<(), String> {
@@ -152,10 +162,11 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "take-over",
         group: PLACE,
-        default: "false",
-        doc: "Take over partitions whose agent is gone without having drained, giving up whatever \
-              it had acknowledged but not uploaded. Recorded in the metadata log",
-        apply: |s, t| set(&mut s.take_over, t),
+        default: "",
+        doc: "Ids of agents that are lost for good, separated by commas: their partitions are taken \
+              over, and whatever they had acknowledged but not uploaded is given up. The refusal to \
+              start names them. Recorded in the metadata log",
+        apply: |s, t| set_agents(&mut s.take_over, t),
     },
     Key {
         name: "flush",

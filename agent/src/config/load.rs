@@ -134,7 +134,7 @@ fn placeholders() -> Settings {
         advertise: None,
         http_listen: any_port,
         zone: String::new(),
-        take_over: false,
+        take_over: Vec::new(),
         flush: FlushPolicy::Ack,
         partitions: 0,
         retention: None,

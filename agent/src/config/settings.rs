@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
+use esker_proto::types::AgentId;
 use esker_tiering::store::StoreUrl;
 
 use super::value::{ByteCount, DiskReserve, Millis};
@@ -37,7 +38,7 @@ pub struct Settings {
     pub advertise: Option<String>,
     pub http_listen: SocketAddr,
     pub zone: String,
-    pub take_over: bool,
+    pub take_over: Vec<AgentId>,
     pub flush: FlushPolicy,
     pub partitions: u32,
     pub retention: Option<Millis>,

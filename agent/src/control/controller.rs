@@ -6,12 +6,14 @@ use esker_proto::types::{AgentEpoch, AgentId, ClusterId, LeaderEpoch, ProducerId
 use esker_tiering::{env::IdGenerator, store::Store};
 use tokio::sync::{Mutex, watch};
 
+use crate::data_dir::DataDir;
+
 use super::{
-    election::candidacy,
+    election::{Candidacy, Candidate, candidacy},
     error::ControlError,
     log::{Author, MetaLog},
     record::{Election, MetaRecord},
-    state::ClusterState,
+    state::{ClusterState, PartitionState},
 };
 
 /// Producer ids taken from the log at a time: one record for so many producers.
@@ -37,8 +39,23 @@ pub struct Led {
     pub at: TopicPartition,
     /// In this epoch.
     pub leader_epoch: LeaderEpoch,
-    /// What this agent has of it on disk may have been overtaken.
-    pub was_led_by_another: bool,
+    /// Of what this agent has on disk, only what it wrote in this epoch or later counts.
+    pub led_since: LeaderEpoch,
+}
+
+impl Led {
+    fn of((at, state): (TopicPartition, PartitionState)) -> Self {
+        let PartitionState {
+            leader_epoch,
+            led_since,
+            ..
+        } = state;
+        Self {
+            at,
+            leader_epoch,
+            led_since,
+        }
+    }
 }
 
 /// A controller, and what it leads.
@@ -64,33 +81,37 @@ pub struct Controller {
 impl Controller {
     /// Takes over the metadata, registers this agent and elects it.
     ///
+    /// `take_over` names agents that are lost: what they had acknowledged and not uploaded is given
+    /// up. It is an order about these agents, not a licence: others are not touched.
+    ///
     /// # Errors
     ///
-    /// `NotDrained` if another agent may hold the only copy of something, unless `take_over`.
-    /// Then nothing but the opening was written.
-    pub async fn start(
+    /// `NotDrained` if an agent that is not named may hold the only copy of something. Then nothing
+    /// but the opening was written.
+    pub(crate) async fn start(
         store: Store,
         ids: Arc<dyn IdGenerator>,
         member: Member,
-        take_over: bool,
+        data_dir: &DataDir,
+        take_over: &[AgentId],
     ) -> Result<Started, ControlError> {
         let author = Author {
             cluster_id: member.cluster_id,
             agent_id: member.agent_id,
         };
-        refuse_undrained(&store, author, take_over).await?;
+        let candidate = Candidate {
+            agent_id: member.agent_id,
+            noted_epoch: data_dir.agent_epoch(),
+        };
+        // An agent that must not lead shall not depose the one that does.
+        may_lead(&MetaLog::read(&store).await?, candidate, take_over)?;
         let mut log = MetaLog::open(store, ids, author).await?;
         // The log may have moved between the look and the opening.
-        let found = candidacy(log.state(), member.agent_id);
-        if !found.unclean.is_empty() && !take_over {
-            return Err(ControlError::NotDrained(found.missing_agents));
-        }
-        let before = log.state().clone();
-        let last = before
-            .agents
-            .get(&member.agent_id)
-            .map(|agent| agent.agent_epoch);
-        let agent_epoch = last.unwrap_or_default().next();
+        let found = may_lead(log.state(), candidate, take_over)?;
+        let agent_epoch = candidate.last_epoch(log.state()).next();
+        data_dir
+            .note_start(agent_epoch)
+            .map_err(|error| ControlError::DataDir(Arc::new(error)))?;
         log.append(MetaRecord::AgentStarted {
             agent_id: member.agent_id,
             agent_epoch,
@@ -99,12 +120,9 @@ impl Controller {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
         .await?;
-        elect(&mut log, member.agent_id, found.clean.clone(), false).await?;
-        elect(&mut log, member.agent_id, found.unclean.clone(), true).await?;
-        let elected = found.clean.into_iter().chain(found.unclean);
-        let led = elected
-            .map(|election| led(&before, &election, member.agent_id))
-            .collect();
+        elect(&mut log, member.agent_id, found.clean, false).await?;
+        elect(&mut log, member.agent_id, found.unclean, true).await?;
+        let led = log.state().partitions().map(Led::of).collect();
         let state = watch::Sender::new(Arc::new(log.state().clone()));
         let controller = Self {
             member,
@@ -215,18 +233,19 @@ async fn append_built(
     log.append(record).await
 }
 
-/// Looks before it opens: an agent that must not lead shall not depose the one that does.
-async fn refuse_undrained(
-    store: &Store,
-    author: Author,
-    take_over: bool,
-) -> Result<(), ControlError> {
-    let state = MetaLog::read(store).await?;
-    let found = candidacy(&state, author.agent_id);
-    if found.unclean.is_empty() || take_over {
-        return Ok(());
+/// Returns what the candidate may lead, or which agents keep it from leading.
+fn may_lead(
+    state: &ClusterState,
+    candidate: Candidate,
+    take_over: &[AgentId],
+) -> Result<Candidacy, ControlError> {
+    let found = candidacy(state, candidate);
+    let mut missing = found.missing_agents.clone();
+    missing.retain(|agent_id| !take_over.contains(agent_id));
+    if missing.is_empty() {
+        return Ok(found);
     }
-    Err(ControlError::NotDrained(found.missing_agents))
+    Err(ControlError::NotDrained(missing))
 }
 
 async fn elect(
@@ -250,15 +269,4 @@ async fn elect(
         is_unclean,
     })
     .await
-}
-
-fn led(before: &ClusterState, election: &Election, agent_id: AgentId) -> Led {
-    let at = election.topic_partition();
-    let previous = before.partitions().find(|(partition, _)| *partition == at);
-    let was_led_by_another = previous.is_some_and(|(_, led)| led.leader != agent_id);
-    Led {
-        at,
-        leader_epoch: election.leader_epoch,
-        was_led_by_another,
-    }
 }

@@ -8,7 +8,7 @@ use esker_proto::{
 };
 
 use super::state::StateError;
-use crate::partition::OpenError;
+use crate::{data_dir::DataDirError, partition::OpenError};
 
 /// What went wrong with the metadata.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -18,10 +18,11 @@ pub enum ControlError {
     Deposed,
     /// Partitions are led by agents that are gone but have not drained.
     #[error(
-        "partitions belong to agents that have not drained: {}. Start those agents again; or, if \
-         they are lost for good, start this one with --take-over and give up what they had \
-         acknowledged but not uploaded",
-        shown(.0)
+        "partitions belong to agents that have not drained, or whose data directory is older than \
+         their last start: {agents}. Start those agents again on their own directories; or, if these are \
+         lost for good, start this one with --take-over {agents} and give up what they had acknowledged \
+         but not uploaded",
+        agents = shown(.0)
     )]
     NotDrained(Vec<AgentId>),
     /// The metadata log moved each time this agent tried to open it.
@@ -33,6 +34,9 @@ pub enum ControlError {
     /// The topic is not there, or not any more.
     #[error("no such topic. topic=`{0}`")]
     UnknownTopic(TopicName),
+    /// The data directory does not take the note of this start.
+    #[error(transparent)]
+    DataDir(Arc<DataDirError>),
     /// The agent is going away.
     #[error("agent is shutting down")]
     ShuttingDown,
@@ -70,7 +74,7 @@ impl ControlError {
                 ErrorKind::CorruptData
             }
             Self::Store(_) => ErrorKind::BucketUnavailable,
-            Self::Open(_) => ErrorKind::Storage,
+            Self::Open(_) | Self::DataDir(_) => ErrorKind::Storage,
         }
     }
 
@@ -95,5 +99,5 @@ impl From<esker_tiering::Error> for ControlError {
 
 fn shown(agents: &[AgentId]) -> String {
     let ids: Vec<_> = agents.iter().map(ToString::to_string).collect();
-    ids.join(", ")
+    ids.join(",")
 }

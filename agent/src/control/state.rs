@@ -57,8 +57,11 @@ pub struct TopicState {
 pub struct PartitionState {
     /// The agent that leads it, or led it last.
     pub leader: AgentId,
-    /// The epoch of that leader.
+    /// The newest epoch of that leader.
     pub leader_epoch: LeaderEpoch,
+    /// The first epoch since another agent led it: what is older on the leader's disk may have been
+    /// overtaken.
+    pub led_since: LeaderEpoch,
 }
 
 /// A record that contradicts the state: written by a faulty agent, or damaged.
@@ -218,11 +221,18 @@ impl ClusterState {
             }
         }
         for election in elections {
-            let led = PartitionState {
+            let leader_epoch = election.leader_epoch;
+            let partition = self.partition(election.topic_partition())?;
+            let is_change = partition.leader != agent_id;
+            *partition = PartitionState {
                 leader: agent_id,
-                leader_epoch: election.leader_epoch,
+                leader_epoch,
+                led_since: if is_change {
+                    leader_epoch
+                } else {
+                    partition.led_since
+                },
             };
-            *self.partition(election.topic_partition())? = led;
         }
         Ok(())
     }
@@ -287,6 +297,7 @@ const fn first_leader(leader: AgentId) -> PartitionState {
     PartitionState {
         leader,
         leader_epoch: LeaderEpoch::new(1),
+        led_since: LeaderEpoch::new(1),
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fs,
     future::Future,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -27,12 +28,12 @@ use super::{
     SealedSegment,
     error::{Error, failed},
     events::LogEvents,
-    files::{epochs_path, segment_path, state_path},
+    files::{self, Kind, epochs_path, segment_path, state_path},
     pool::{FlushPool, LogQueue, LogWriter, Op, Progress, Room, Write},
     reader::LogReader,
     recovery::{self, OpenedLog, RecoverAt, Recovered},
     segment::{Segment, Segments},
-    state::epochs_frame,
+    state::{decode_epochs, epochs_frame},
     truncation,
 };
 
@@ -396,14 +397,36 @@ impl LocalLog {
     }
 }
 
-/// Removes the log in `dir`, if there is one. Blocks.
+/// Returns the newest leader epoch that wrote to the log in `dir`, if that can be told. Blocks.
+pub fn newest_epoch(pool: &FlushPool, dir: &Path) -> Result<Option<LeaderEpoch>, Error> {
+    let payload = files::read(&**pool.disk(), Kind::Epochs, &epochs_path(dir))?;
+    let epochs = payload.and_then(|payload| decode_epochs(&payload));
+    Ok(epochs.and_then(|epochs| epochs.last().map(|last| last.leader_epoch)))
+}
+
+/// Removes the log in `dir`, if there is one, so that a crash leaves all of it or nothing. Blocks.
 pub fn remove_dir(dir: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(failed("remove directory", dir)(error))
+    finish_removal(dir)?;
+    match fs::rename(dir, removed(dir)) {
+        Ok(()) => finish_removal(dir),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("rename directory", dir)(error)),
+    }
+}
+
+/// Goes on with a removal that was cut off. Blocks.
+pub fn finish_removal(dir: &Path) -> Result<(), Error> {
+    let removed = removed(dir);
+    match fs::remove_dir_all(&removed) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(failed("remove directory", &removed)(error))
         }
         _ => Ok(()),
     }
+}
+
+fn removed(dir: &Path) -> PathBuf {
+    dir.with_extension("removed")
 }
 
 impl Active {

@@ -73,7 +73,7 @@ mod truncation;
 pub use disk::{Disk, DiskFile, DiskSpace, OsDisk, disk_space};
 pub use error::{Damage, Error, ErrorKind};
 pub use events::{LogEvent, LogEvents};
-pub use local::{LocalLog, remove_dir};
+pub use local::{LocalLog, finish_removal, newest_epoch, remove_dir};
 pub use pool::{FlushPolicy, FlushPool, PoolOptions, Room};
 pub use reader::LogReader;
 pub use recovery::{Cut, RecoverAt, Recovered};

@@ -51,8 +51,9 @@ pub(crate) enum Start {
     Existing {
         /// The epoch this agent leads it in.
         leader_epoch: LeaderEpoch,
-        /// Another agent led it since: what is on this disk may have been overtaken.
-        discard_local: bool,
+        /// Since this epoch no other agent led it: a local log that is older may have been overtaken,
+        /// and is discarded.
+        led_since: LeaderEpoch,
     },
 }
 
@@ -92,24 +93,24 @@ pub(crate) async fn open(
     settings: PartitionSettings,
 ) -> Result<PartitionHandle, OpenError> {
     let context = &opening.archiver;
-    let (leader_epoch, archive, discard_local) = match start {
-        Start::New => (LeaderEpoch::new(1), None, true),
+    let (leader_epoch, archive, led_since) = match start {
+        Start::New => (LeaderEpoch::new(1), None, LeaderEpoch::new(1)),
         Start::Existing {
             leader_epoch,
-            discard_local,
+            led_since,
         } => {
             let deps = context.deps.clone();
             let archive = Archive::open(deps, at, context.cluster_id, leader_epoch)
                 .await
                 .map_err(|source| OpenError::Bucket { at, source })?;
-            (leader_epoch, Some(archive), discard_local)
+            (leader_epoch, Some(archive), led_since)
         }
     };
     let manifest = archive.as_ref().map_or_else(
         || Arc::new(Manifest::create(context.cluster_id, at)),
         Archive::manifest,
     );
-    let opened = open_log(opening, at, Arc::clone(&manifest), discard_local).await?;
+    let opened = open_log(opening, at, Arc::clone(&manifest), led_since).await?;
     let (mut log, events) = opened;
     begin_epoch(&mut log, leader_epoch)
         .await
@@ -130,13 +131,17 @@ async fn open_log(
     opening: &Arc<Opening>,
     at: TopicPartition,
     manifest: Arc<Manifest>,
-    discard_local: bool,
+    led_since: LeaderEpoch,
 ) -> Result<(LocalLog, LogEvents), OpenError> {
     let opening = Arc::clone(opening);
     let tasks = opening.tasks.clone();
     let work = move || {
         let dir = opening.data_dir.partition(at);
-        if discard_local {
+        log::finish_removal(&dir)?;
+        // Only what is known to be older goes; whatever else is odd about it, recovery refuses.
+        let newest = log::newest_epoch(&opening.flush_pool, &dir)?;
+        if newest.is_some_and(|newest| newest < led_since) {
+            tracing::info!(partition = %at, "discarding a local log that another leader overtook");
             log::remove_dir(&dir)?;
         }
         let recover_at = RecoverAt {

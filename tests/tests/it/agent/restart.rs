@@ -13,8 +13,8 @@ use esker_tiering::env::TaskSet;
 use tempfile::TempDir;
 
 use super::support::{
-    PROGRAM, Raw, TOPIC, assert_intact, batch_of, connect, create, describe, detail, publish,
-    replay_all, s3_url, seal,
+    PROGRAM, Raw, TOPIC, agent_id_in, assert_intact, batch_of, connect, create, describe, detail,
+    publish, replay_all, s3_url, seal,
 };
 use crate::support::BUCKET;
 
@@ -109,7 +109,11 @@ async fn partitions_of_an_agent_that_did_not_drain_are_not_taken_silently() {
     agent.stop().await;
 
     // Told so, the other one gives up what was not in the bucket, and goes on from there.
-    let agent = other.with("take-over", "true").start().await.unwrap();
+    let agent = other
+        .with("take-over", agent_id_in(bench.first.path()))
+        .start()
+        .await
+        .unwrap();
     let client = connect(agent.grpc_address()).await;
     replay_all(&client, 0).await;
     publish(&client, 0..50).await;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
+    path::Path,
     time::Duration,
 };
 
@@ -28,6 +29,16 @@ use crate::support::BUCKET;
 pub(crate) const TOPIC: &str = "orders";
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_esker-test-agent");
 const KEYS: u64 = 40;
+
+/// The id of the agent that a data directory belongs to.
+pub(crate) fn agent_id_in(data_dir: &Path) -> String {
+    let text = std::fs::read_to_string(data_dir.join("agent.json")).unwrap();
+    let id = text
+        .split('"')
+        .skip_while(|part| *part != "agent_id")
+        .nth(2);
+    id.unwrap().to_owned()
+}
 
 pub(crate) fn key(number: u64) -> String {
     format!("key-{}", number % KEYS)

@@ -8,8 +8,8 @@ use esker_tests::{
 use tempfile::TempDir;
 
 use super::support::{
-    PROGRAM, Raw, TOPIC, assert_intact, batch, connect, create, describe, publish, replay,
-    replay_all, s3_url, seal,
+    PROGRAM, Raw, TOPIC, agent_id_in, assert_intact, batch, connect, create, describe, publish,
+    replay, replay_all, s3_url, seal,
 };
 use crate::support::BUCKET;
 
@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn second(&self) -> Plan {
-        Plan::new(&self.store, self.second.path()).with("take-over", "true")
+        Plan::new(&self.store, self.second.path()).with("take-over", agent_id_in(self.first.path()))
     }
 }
 
