@@ -222,7 +222,7 @@ impl Archiver {
         };
         let collected = archive.collect_garbage().await;
         self.publish();
-        merged.map(drop).and(collected.map(drop))
+        merged.and(collected).map(drop)
     }
 
     async fn trim(&mut self, offset: Offset) -> Result<Offset, PartitionError> {

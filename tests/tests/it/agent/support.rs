@@ -29,6 +29,7 @@ use crate::support::BUCKET;
 pub(crate) const TOPIC: &str = "orders";
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_esker-test-agent");
 const KEYS: u64 = 40;
+const FETCH_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The id of the agent that a data directory belongs to.
 pub(crate) fn agent_id_in(data_dir: &Path) -> String {
@@ -228,9 +229,17 @@ impl Raw {
     ) -> Result<Vec<FetchResponse>, Status> {
         let mut stream = self.log.fetch(request).await?.into_inner();
         let mut responses = Vec::new();
-        while let Some(response) = stream.message().await? {
-            responses.push(response);
-        }
+        // A stream without an end ends only by the error that is expected.
+        let read = async {
+            while let Some(response) = stream.message().await? {
+                responses.push(response);
+            }
+            Ok(())
+        };
+        let read: Result<(), Status> = tokio::time::timeout(FETCH_TIMEOUT, read)
+            .await
+            .expect("the stream neither ends nor fails");
+        read?;
         Ok(responses)
     }
 

@@ -17,7 +17,9 @@ use crate::support::BUCKET;
 async fn a_topic_whose_creator_went_away_amid_its_creation_is_served() {
     let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
     let home = TempDir::new().unwrap();
+    // Nothing else looks at the metadata and makes good what was left undone.
     let agent = Plan::new(s3_url(&server), home.path())
+        .with("metadata-poll", "1h")
         .start()
         .await
         .unwrap();
