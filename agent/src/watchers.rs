@@ -74,7 +74,7 @@ async fn watch_metadata(shared: Arc<Shared>) {
         }
         match shared.controller.is_deposed().await {
             Ok(false) => {
-                if let Err(error) = Ok::<(), crate::control::ControlError>(()) {
+                if let Err(error) = shared.topics.catch_up().await {
                     tracing::warn!(%error, "the metadata's topics cannot all be served");
                 }
             }

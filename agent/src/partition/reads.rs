@@ -58,7 +58,7 @@ enum Place {
 fn place(offset: Offset, view: &View, manifest: &Manifest) -> Place {
     // A log that was trimmed or started above the local log end is never shorter than the bucket's.
     let end = view.log_end_offset.max(manifest.tiered_offset());
-    if offset > end {
+    if offset < manifest.log_start_offset() || offset > end {
         Place::OutOfRange
     } else if offset >= view.high_watermark {
         Place::Ahead

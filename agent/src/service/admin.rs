@@ -63,7 +63,7 @@ impl AdminService {
         F: Future<Output = Result<T, ControlError>> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
-        let made = Ok::<_, tokio::task::JoinError>(make(shared).await);
+        let made = self.shared.tasks.spawn("change topics", make(shared)).await;
         made.map_err(|_| status(&super::produce::abandoned()))?
             .map_err(|error| control_status(&error))
     }
