@@ -192,3 +192,27 @@ async fn reads_of_the_tail_go_on_while_the_bucket_is_away() {
     bench.server.clear_faults();
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_failed_is_tried_again_whatever_retention_finds_to_do_meanwhile() {
+    let bench = Bench::start().await;
+    // Several looks at retention fall between two attempts.
+    let plan = bench.plan().with("retention-interval", "100ms");
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..100).await;
+    let refused = Rule::new(Fault::Answer(Status::Forbidden)).key_contains("/segments/");
+    let refused = bench.server.add_fault(refused);
+
+    // Nothing more is sealed after this: only the retries can bring it up.
+    let sealed = seal(&client, true);
+    let healed = async {
+        until("several attempts", async || refused.fired() >= 3).await;
+        refused.disarm();
+    };
+    tokio::join!(sealed, healed);
+
+    assert_eq!(replay_all(&client, 100).await.from_bucket, 100);
+    assert!(agent.drain().await.is_complete);
+}
