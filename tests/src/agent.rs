@@ -32,7 +32,7 @@ use tokio::{
 use crate::s3::{ACCESS_KEY, SECRET_KEY};
 
 /// Whatever is waited for comes within this time, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// How an agent under test is started: with small segments, on free ports.
 #[derive(Clone, Debug)]
