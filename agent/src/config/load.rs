@@ -81,10 +81,8 @@ fn read_file(sources: &Sources, settings: &mut Settings, faults: &mut Vec<String
 
 fn read_environment(sources: &Sources, settings: &mut Settings, faults: &mut Vec<String>) {
     for (variable, text) in &sources.environment {
+        // Other programs have variables of this prefix too, `esker` for one.
         let Some(key) = KEYS.iter().find(|key| key.env() == *variable) else {
-            if variable.starts_with("ESKER_") && variable != "ESKER_CONFIG" {
-                faults.push(format!("{variable}: no such setting"));
-            }
             continue;
         };
         // An empty variable is how shells and units say "not set".
@@ -185,6 +183,7 @@ mod tests {
             environment: vec![
                 ("ESKER_ZONE".to_owned(), "environment".to_owned()),
                 ("ESKER_PARTITIONS".to_owned(), "8".to_owned()),
+                ("ESKER_BOOTSTRAP".to_owned(), "of the command".to_owned()),
                 ("HOME".to_owned(), "/".to_owned()),
             ],
             flags: [("zone".to_owned(), "flag".to_owned())].into(),
