@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
+use indicatif::HumanCount;
 use serde::Serialize;
 
 /// Prints one JSON value on a line of its own.
@@ -51,15 +52,7 @@ pub(super) fn limit(limit: i64, show: impl Fn(u64) -> String) -> String {
 
 /// A number with a comma before each third digit.
 pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 #[cfg(test)]
