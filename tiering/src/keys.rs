@@ -4,6 +4,8 @@
 //! number order; whatever may be written by more than one owner carries an epoch or a fresh id in
 //! its name, so that no put ever lands on an existing object.
 
+pub mod actions;
+
 use std::fmt;
 
 use esker_index::{PageRef, SegmentMeta};
