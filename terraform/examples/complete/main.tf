@@ -13,6 +13,7 @@ module "network" {
 }
 
 resource "aws_security_group" "prometheus" {
+  #checkov:skip=CKV2_AWS_5:stands for the one that Prometheus has
   name_prefix = "prometheus-"
   description = "Prometheus"
   vpc_id      = module.network.vpc_id
