@@ -33,7 +33,7 @@ def table(path):
     rows = {(kind, names[action]) for kind, action in re.findall(r"\(KeyClass::(\w+), Action::(\w+)\)", code)}
     listed = re.search(r"BUCKET_ACTIONS: &\[Action\] = &\[(.*?)\];", code, re.S).group(1)
     on_bucket = {names[action] for action in re.findall(r"Action::(\w+)", listed)}
-    assert len(names) >= 6 and len(patterns) >= 9 and len(rows) >= 20 and on_bucket, f"{path} reads differently"
+    assert len(names) > 3 and len(patterns) > 5 and len(rows) > 10 and on_bucket, f"{path} reads differently"
     return names, patterns, rows, on_bucket
 
 
