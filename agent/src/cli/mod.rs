@@ -1,6 +1,7 @@
-//! The `esker-agent` command: `run`, `dev`, `check-store`, `config`.
+//! The `esker-agent` command: `run`, `dev`, `check-store`, `health`, `config`.
 
 mod check_store;
+mod health;
 mod open_files;
 mod run;
 mod telemetry;
@@ -12,7 +13,7 @@ pub(crate) use run::told_to_stop;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::{
-    config::{self, KEYS, Settings, Sources},
+    config::{self, KEYS, Key, Settings, Sources},
     dev,
     start_error::StartError,
 };
@@ -40,6 +41,9 @@ pub fn main() -> ExitCode {
         Some(("check-store", given)) => {
             with_settings(given, |s| runtime.block_on(check_store::run(s)))
         }
+        Some(("health", given)) => with_settings(given, |s| {
+            runtime.block_on(health::run(s, given.get_flag("ready")))
+        }),
         _ => {
             print!("{}", config::reference());
             ExitCode::SUCCESS
@@ -82,20 +86,34 @@ pub fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(with_keys(run))
-        .subcommand(with_keys(dev))
-        .subcommand(with_keys(check))
+        .subcommand(with_keys(run, KEYS))
+        .subcommand(with_keys(dev, KEYS))
+        .subcommand(with_keys(check, KEYS))
+        .subcommand(health())
         .subcommand(Command::new("config").about("Print the reference of all settings"))
 }
 
-fn with_keys(command: Command) -> Command {
+fn health() -> Command {
+    let command = Command::new("health")
+        .about("Ask the agent on this machine whether it is alive; exit 0 if it is, else 1")
+        .arg(
+            Arg::new("ready")
+                .long("ready")
+                .action(ArgAction::SetTrue)
+                .help("Ask whether it serves, which it does not while it starts or drains"),
+        );
+    let asked = KEYS.iter().filter(|key| key.name == "http-listen");
+    with_keys(command, asked)
+}
+
+fn with_keys<'a>(command: Command, keys: impl IntoIterator<Item = &'a Key>) -> Command {
     let file = Arg::new("config")
         .long("config")
         .value_name("FILE")
         .env("ESKER_CONFIG")
         .value_parser(clap::value_parser!(PathBuf))
         .help("A TOML file of settings");
-    KEYS.iter().fold(command.arg(file), |command, key| {
+    keys.into_iter().fold(command.arg(file), |command, key| {
         let shown_default = match key.default {
             "" => String::new(),
             default => format!(" [default: {default}]"),
@@ -132,9 +150,9 @@ fn with_settings(given: &ArgMatches, then: impl FnOnce(Settings) -> ExitCode) ->
 
 fn sources(given: &ArgMatches) -> Sources {
     let flags = KEYS.iter().filter_map(|key| {
-        given
-            .get_one::<String>(key.name)
-            .map(|text| (key.name.to_owned(), text.clone()))
+        // Not every command takes every key.
+        let text = given.try_get_one::<String>(key.name).ok().flatten();
+        text.map(|text| (key.name.to_owned(), text.clone()))
     });
     Sources {
         file: given.get_one::<PathBuf>("config").cloned(),
