@@ -17,7 +17,10 @@ use esker_tiering::{
 };
 use futures::{StreamExt, TryStreamExt, future::join_all};
 use prometheus::Registry as Metrics;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
 use tonic_health::server::HealthReporter;
 
 use crate::{
@@ -35,6 +38,7 @@ use crate::{
         ArchiverContext, OPENINGS_AT_A_TIME, Opening, PartitionHandle, PartitionSettings, Start,
         open,
     },
+    pulse::Pulse,
     registry::{Registry, Topic},
     server, service,
     shared::Shared,
@@ -86,6 +90,8 @@ pub struct Agent {
 pub struct DrainReport {
     /// Everything it had is in the bucket, and the metadata says so.
     pub is_complete: bool,
+    /// Local bytes that are not.
+    pub unuploaded_bytes: u64,
     /// What was done, and how long it took.
     pub steps: Vec<(&'static str, Duration)>,
 }
@@ -160,6 +166,11 @@ impl Agent {
         &self.shared.store
     }
 
+    /// Returns how to ask whether everything that owns state is alive.
+    pub(crate) fn pulse(&self) -> Pulse {
+        Pulse::new(Arc::clone(&self.shared))
+    }
+
     /// Ends when another agent has taken over.
     pub async fn fenced(&self) {
         let mut phase = self.shared.health.watch();
@@ -172,60 +183,88 @@ impl Agent {
     pub async fn drain(self) -> DrainReport {
         self.shared.health.enter(Phase::Draining);
         let deadline = Instant::now() + self.shared.settings.drain_timeout.duration();
-        let mut steps = Vec::new();
-        let mut timed = Stopwatch::start(&mut steps);
-        let uploaded = tokio::time::timeout_at(deadline, close_partitions(&self.shared)).await;
-        timed.lap("upload the tail");
-        let mut is_complete = matches!(uploaded, Ok(true));
-        if is_complete {
-            let recorded =
-                tokio::time::timeout_at(deadline, self.shared.controller.drained()).await;
-            is_complete = matches!(recorded, Ok(Ok(())));
-            timed.lap("record the drain");
-        }
+        let mut timed = Stopwatch::start();
+        let flushed = timeout_at(deadline, flush(&self.shared, &mut timed)).await;
+        let is_complete = flushed.unwrap_or_else(|_| {
+            timed.lap("wait in vain until drain-timeout");
+            false
+        });
+        let unuploaded_bytes = self.shared.limits.unuploaded_bytes();
         self.end(&mut timed).await;
-        DrainReport { is_complete, steps }
+        DrainReport {
+            is_complete,
+            unuploaded_bytes,
+            steps: timed.steps,
+        }
     }
 
     /// Ends without uploading anything: what is acknowledged is on disk.
     pub async fn stop(self) {
-        self.end(&mut Stopwatch::start(&mut Vec::new())).await;
+        self.end(&mut Stopwatch::start()).await;
     }
 
-    async fn end(self, timed: &mut Stopwatch<'_>) {
+    async fn end(self, timed: &mut Stopwatch) {
         self.shared.tasks.shutdown(STREAMS_TIMEOUT).await;
         timed.lap("close streams and logs");
         self.http_tasks.shutdown(STREAMS_TIMEOUT).await;
     }
 }
 
-/// Notes how long steps take.
-struct Stopwatch<'a> {
-    steps: &'a mut Vec<(&'static str, Duration)>,
+/// Notes and logs how long steps take.
+struct Stopwatch {
+    steps: Vec<(&'static str, Duration)>,
     since: Instant,
 }
 
-impl<'a> Stopwatch<'a> {
-    fn start(steps: &'a mut Vec<(&'static str, Duration)>) -> Self {
+impl Stopwatch {
+    fn start() -> Self {
         Self {
-            steps,
+            steps: Vec::new(),
             since: Instant::now(),
         }
     }
 
     fn lap(&mut self, step: &'static str) {
-        self.steps.push((step, self.since.elapsed()));
+        let took = self.since.elapsed();
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(step, millis, "step done");
+        self.steps.push((step, took));
         self.since = Instant::now();
     }
 }
 
+/// Brings everything of every partition into the bucket, and says so in the metadata. Returns
+/// whether it did.
+async fn flush(shared: &Shared, timed: &mut Stopwatch) -> bool {
+    if !close_partitions(shared, timed).await {
+        return false;
+    }
+    let recorded = shared.controller.drained().await;
+    timed.lap("record the drain");
+    if let Err(error) = &recorded {
+        tracing::warn!(%error, "the drain could not be recorded");
+    }
+    recorded.is_ok()
+}
+
 /// Returns whether everything of every partition is in the bucket.
-async fn close_partitions(shared: &Shared) -> bool {
+async fn close_partitions(shared: &Shared, timed: &mut Stopwatch) -> bool {
     shared.topics.close().await;
     let topics = shared.registry.topics();
     let partitions: Vec<_> = topics.iter().flat_map(|topic| topic.partitions()).collect();
-    let closed = join_all(partitions.iter().map(|partition| partition.close())).await;
-    closed.iter().all(Result::is_ok)
+    let closing = join_all(partitions.iter().map(|partition| partition.close())).await;
+    timed.lap("seal the logs");
+    let closed = join_all(closing).await;
+    timed.lap("upload and commit what was sealed");
+    let mut is_all_uploaded = true;
+    for (partition, closed) in partitions.iter().zip(closed) {
+        if let Err(error) = closed {
+            is_all_uploaded = false;
+            let partition = partition.topic_partition();
+            tracing::warn!(%partition, %error, "what this partition has on disk stays there");
+        }
+    }
+    is_all_uploaded
 }
 
 async fn recover(

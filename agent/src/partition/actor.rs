@@ -150,6 +150,8 @@ impl Actor {
             }
             // The age at which the active segment is sealed is read afresh in each turn.
             Message::SettingsChanged => self.on_tiered(),
+            // Whoever asked may have lost patience.
+            Message::Pulse(alive) => drop(alive.send(())),
         }
     }
 

@@ -66,9 +66,30 @@ impl PartitionHandle {
         self.ask(|done| Message::Seal { drop_local, done }).await
     }
 
-    /// Takes no more batches, and waits until everything is in the bucket.
-    pub(crate) async fn close(&self) -> Result<(), PartitionError> {
-        self.ask(|done| Message::Close { done }).await
+    /// Takes no more batches and seals the active segment. What is returned ends when everything is
+    /// in the bucket.
+    pub(crate) async fn close(
+        &self,
+    ) -> impl Future<Output = Result<(), PartitionError>> + Send + use<> {
+        let (done, uploaded) = oneshot::channel();
+        let sent = self.inbox.send(Message::Close { done }).await;
+        // Requests are served in their order: once this one is answered, the segment is sealed.
+        self.pulse().await;
+        async move {
+            match sent {
+                Ok(()) => uploaded.await.unwrap_or(Err(PartitionError::ShuttingDown)),
+                Err(_) => Err(PartitionError::ShuttingDown),
+            }
+        }
+    }
+
+    /// Waits until the partition's task has come round to its inbox, or has ended.
+    pub(crate) async fn pulse(&self) {
+        let (alive, answer) = oneshot::channel();
+        if self.inbox.send(Message::Pulse(alive)).await.is_ok() {
+            // A task that ends drops it, which is an answer too.
+            let _ = answer.await;
+        }
     }
 
     /// Raises the log start offset.

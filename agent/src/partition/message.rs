@@ -27,6 +27,8 @@ pub(crate) enum Message {
     Fence,
     /// Look at the settings again.
     SettingsChanged,
+    /// Say that the task is alive.
+    Pulse(oneshot::Sender<()>),
 }
 
 /// One batch to append.

@@ -137,6 +137,13 @@ impl FlushPool {
             .map(Room)
     }
 
+    /// Waits until a thread of the pool comes round to look for work: never, while all of them hang
+    /// on the disk.
+    pub async fn pulse(&self) {
+        // The threads live as long as the pool does.
+        let _ = self.0.line.pulse().await;
+    }
+
     /// Returns the bytes that are queued or reserved.
     pub fn reserved_bytes(&self) -> usize {
         self.0.options.room_bytes - self.0.room.available_permits()

@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot;
 
 use super::{
     FlushPolicy, LogWriter, PoolOptions,
@@ -33,6 +34,8 @@ struct State {
     ready: VecDeque<Arc<LogQueue>>,
     /// Logs that are written and not flushed, with the time their flush is due; the earliest first.
     unflushed: VecDeque<(Instant, Arc<LogQueue>)>,
+    /// Those who want to know whether any thread still comes round.
+    pulses: Vec<oneshot::Sender<()>>,
     idle_threads: usize,
     is_stopping: bool,
 }
@@ -58,6 +61,14 @@ impl Line {
     pub(super) fn push(&self, queue: Arc<LogQueue>) {
         self.state.lock().ready.push_back(queue);
         self.wake.notify_one();
+    }
+
+    /// Has the next thread that comes round say so.
+    pub(super) fn pulse(&self) -> oneshot::Receiver<()> {
+        let (alive, answer) = oneshot::channel();
+        self.state.lock().pulses.push(alive);
+        self.wake.notify_one();
+        answer
     }
 
     /// Lets the threads end once the line is empty and everything is flushed.
@@ -88,6 +99,7 @@ impl Line {
         let mut state = self.state.lock();
         loop {
             state.call_due_flushes(Instant::now());
+            state.answer_pulses();
             let share = state.ready.len().div_ceil(state.idle_threads + 1);
             if share > 0 {
                 group.extend(state.ready.drain(..share));
@@ -175,6 +187,13 @@ impl Line {
 }
 
 impl State {
+    fn answer_pulses(&mut self) {
+        for alive in self.pulses.drain(..) {
+            // Whoever asked may have lost patience.
+            let _ = alive.send(());
+        }
+    }
+
     /// Puts the logs in line whose flush is due; all of them when the pool stops.
     fn call_due_flushes(&mut self, now: Instant) {
         while let Some((due, _)) = self.unflushed.front() {

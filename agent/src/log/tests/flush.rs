@@ -154,3 +154,24 @@ fn a_pool_that_is_dropped_writes_and_flushes_what_is_queued() {
         check_prefix(&log.log, &appended);
     }
 }
+
+#[test]
+fn a_pool_whose_threads_all_hang_on_the_disk_has_no_pulse() {
+    let mut log = TestLog::new();
+    let pool = log.pool.clone();
+    log.runtime.block_on(pool.pulse());
+    let (hangs, hung) = std::sync::mpsc::channel::<()>();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    log.disk.before_each_change(move |_| {
+        let _ = hangs.send(());
+        gate.recv().unwrap_or_default();
+    });
+    log.append(1, 10);
+    hung.recv().unwrap();
+
+    let mut pulse = std::pin::pin!(pool.pulse());
+    assert!(pulse.as_mut().now_or_never().is_none());
+
+    drop(go);
+    log.runtime.block_on(pulse);
+}
