@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use esker_proto::{
     batch::{BatchError, Batches},
     convert::wire_records,
@@ -17,7 +17,10 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::status::{partition_detail, refusal, status};
+use super::{
+    status::{partition_detail, refusal, status},
+    uncopied::FetchMessage,
+};
 use crate::{
     metrics::TrafficMetrics,
     partition::{Chunk, PartitionError, PartitionHandle, Session, Source},
@@ -49,7 +52,7 @@ struct Wanted {
 pub(super) fn serve(
     shared: &Arc<Shared>,
     request: FetchRequest,
-) -> Result<impl Stream<Item = Result<FetchResponse, Status>> + Send + use<>, Status> {
+) -> Result<impl Stream<Item = Result<FetchMessage, Status>> + Send + use<>, Status> {
     let partition = shared
         .partition(&request.topic, request.partition)
         .map_err(|detail| status(&detail))?;
@@ -106,7 +109,7 @@ struct Fetch {
     partition: PartitionHandle,
     session: Session,
     wanted: Wanted,
-    responses: mpsc::Sender<Result<FetchResponse, Status>>,
+    responses: mpsc::Sender<Result<FetchMessage, Status>>,
 }
 
 impl Fetch {
@@ -132,7 +135,7 @@ impl Fetch {
             .is_some_and(|end| self.session.offset() >= end)
     }
 
-    async fn next(&mut self) -> Result<FetchResponse, Status> {
+    async fn next(&mut self) -> Result<FetchMessage, Status> {
         let from = self.session.offset();
         let chunk = self.gather().await.map_err(|error| {
             status(&ErrorDetail {
@@ -140,17 +143,21 @@ impl Fetch {
                 ..partition_detail(&error)
             })
         })?;
-        let mut response = FetchResponse {
+        let envelope = FetchResponse {
             next_offset: self.session.offset().get(),
             high_watermark: self.partition.view().high_watermark.get(),
             log_start_offset: self.partition.manifest().log_start_offset().get(),
             ..FetchResponse::default()
         };
+        let mut message = FetchMessage {
+            envelope,
+            batches: Vec::new(),
+        };
         if let Some(chunk) = chunk {
             self.traffic.note_fetch(chunk.source, chunk.size_bytes());
-            self.fill(&mut response, chunk, from)?;
+            self.fill(&mut message, chunk, from)?;
         }
-        Ok(response)
+        Ok(message)
     }
 
     /// Reads on; at the tail until there are `min_bytes`, but no longer than was asked for.
@@ -182,26 +189,26 @@ impl Fetch {
 
     fn fill(
         &mut self,
-        response: &mut FetchResponse,
+        message: &mut FetchMessage,
         chunk: Chunk,
         from: Offset,
     ) -> Result<(), Status> {
-        response.set_source(match chunk.source {
+        let envelope = &mut message.envelope;
+        envelope.set_source(match chunk.source {
             Source::Tail => FetchSource::Tail,
             Source::Bucket => FetchSource::Bucket,
         });
-        let batches = join(chunk.bytes);
         if self.wanted.format == FetchFormat::Batches {
-            response.batches = batches;
+            message.batches = chunk.bytes;
             return Ok(());
         }
         let end = self.wanted.end_offset.unwrap_or(Offset::MAX);
-        let decoded = decode(batches, from..end)
+        let decoded = decode(chunk.bytes, from..end)
             .map_err(|error| status(&refusal(ErrorKind::CorruptData, error.to_string())))?;
-        response.records = decoded.records;
+        envelope.records = decoded.records;
         if let Some(next_offset) = decoded.cut_at {
             self.session.go_back(next_offset);
-            response.next_offset = next_offset.get();
+            envelope.next_offset = next_offset.get();
         }
         Ok(())
     }
@@ -217,10 +224,10 @@ struct Decoded {
 
 /// Decodes the records in `wanted`, about [`RESPONSE_BYTES_MAX`] of them: a few batches of well
 /// compressed records could otherwise fill the memory.
-fn decode(batches: Bytes, wanted: OffsetRange) -> Result<Decoded, BatchError> {
+fn decode(slices: Vec<Bytes>, wanted: OffsetRange) -> Result<Decoded, BatchError> {
     let mut decoded = Decoded::default();
     let mut room = usize::try_from(RESPONSE_BYTES_MAX).unwrap_or(usize::MAX);
-    for batch in Batches::new(batches) {
+    for batch in slices.into_iter().flat_map(Batches::new) {
         let records = batch?.records()?;
         for record in wire_records(&records, wanted.start) {
             let record = record?;
@@ -243,17 +250,4 @@ fn weight(record: &Record) -> usize {
     let headers = record.headers.iter();
     let headers = headers.map(|header| ENVELOPE_BYTES + header.key.len() + length(&header.value));
     ENVELOPE_BYTES + length(&record.key) + length(&record.value) + headers.sum::<usize>()
-}
-
-fn join(slices: Vec<Bytes>) -> Bytes {
-    match <[Bytes; 1]>::try_from(slices) {
-        Ok([only]) => only,
-        Err(slices) => {
-            let mut joined = BytesMut::with_capacity(slices.iter().map(Bytes::len).sum());
-            slices
-                .iter()
-                .for_each(|slice| joined.extend_from_slice(slice));
-            joined.freeze()
-        }
-    }
 }

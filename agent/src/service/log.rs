@@ -10,7 +10,7 @@ use esker_proto::v1::{
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{append, fetch, list_offsets, produce, status};
+use super::{append, fetch, list_offsets, produce, status, uncopied};
 use crate::shared::Shared;
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -44,8 +44,8 @@ impl Log for LogService {
         &self,
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let batches = fetch::serve(&self.shared, request.into_inner())?;
-        Ok(Response::new(Box::pin(batches)))
+        let messages = fetch::serve(&self.shared, request.into_inner())?;
+        Ok(uncopied::response(messages))
     }
 
     async fn list_offsets(

@@ -7,6 +7,7 @@ mod list_offsets;
 mod log;
 mod produce;
 mod status;
+mod uncopied;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
 pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
+use uncopied::Uncopied;
 
 /// Largest gRPC message taken: a batch of the largest size that can be configured, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -42,7 +44,7 @@ pub(crate) fn routes<H: Health>(
         .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    Ok(Routes::new(log)
+    Ok(Routes::new(Uncopied(log))
         .add_service(admin)
         .add_service(reflection)
         .add_service(health))
