@@ -88,6 +88,11 @@ impl BenchAgent {
         Ok(Client::connect(&self.address).await?)
     }
 
+    /// Where it listens.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The directory the child lives in; the current one for an agent that runs already.
     pub(super) fn home(&self) -> PathBuf {
         self.home

@@ -1,21 +1,22 @@
 //! `esker bench latency`: from send to acknowledgement, and from send to the consumer.
 
-use std::{sync::Arc, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
 use hdrhistogram::Histogram;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{process::Command, runtime::Handle, sync::mpsc, time::Instant};
 
 use super::{
     Shape,
     agent::BenchAgent,
+    limits,
     load::{self, Load},
     outcome::{Latency, Outcome, in_micros, micros},
 };
 use crate::{
-    Client, ConsumerConfig, Delivery, End, Partitions, Producer, ProducerConfig, RecordRef,
-    StartAt, TopicSettings,
+    Client, ConsumerConfig, Delivery, Partitions, Producer, ProducerConfig, RecordRef, StartAt,
+    TopicSettings,
     cli::{Common, output::size},
     env,
 };
@@ -47,17 +48,19 @@ impl LatencyBench {
     pub(super) async fn run(&self, common: &Common) -> anyhow::Result<Vec<Outcome>> {
         let agent = BenchAgent::start(common, None, &[]).await?;
         let client = agent.client().await?;
+        limits::settle(&agent.home())?;
         // A first second that nobody counts: connections, first files, first pages.
         self.measure(&client, Duration::from_secs(1), "").await?;
         let mut outcomes = self.measure(&client, self.duration, "").await?;
         if self.replayed_records > 0 {
             let past = self.past(&client).await?;
-            let replay = env::spawn(replay_over_and_over(agent.client().await?, past));
-            let beside = self
-                .measure(&client, self.duration, " beside a replay")
-                .await;
-            replay.abort();
-            outcomes.extend(beside?);
+            limits::settle(&agent.home())?;
+            let replay = replay_over_and_over(agent.address().to_owned(), past);
+            let measure = self.measure(&client, self.duration, " beside a replay");
+            outcomes.extend(tokio::select! {
+                beside = measure => beside?,
+                ended = replay => { ended?; Vec::new() }
+            });
         }
         if let (Some((peak, _)), Some(last)) = (agent.memory_bytes(), outcomes.last_mut()) {
             last.detail("agent_memory_bytes", peak, size(peak));
@@ -142,31 +145,46 @@ struct Sender {
 impl Sender {
     /// Sends at a steady pace and times each acknowledgement. A tick that comes late is made up for,
     /// and its records count from when they should have been sent: a stall is not left out.
-    async fn send(&self, ticks: u32) -> anyhow::Result<(Histogram<u64>, Duration)> {
-        let (deliveries, pending) = tokio::sync::mpsc::channel::<(Instant, Delivery)>(1 << 16);
+    ///
+    /// The pace is kept by a thread of its own, since the runtime's timers are late by up to 2 ms.
+    async fn send(self, ticks: u32) -> anyhow::Result<(Histogram<u64>, Duration)> {
+        let (deliveries, pending) = mpsc::channel::<(Instant, Delivery)>(1 << 16);
         let acked = env::spawn(acknowledged(pending));
-        let mut pace = interval(Duration::from_secs(1) / TICKS_PER_SECOND);
-        pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let started = Instant::now();
-        for _ in 0..ticks {
-            let due = pace.tick().await;
-            let mut value = vec![b'.'; self.record_bytes.max(8)];
-            let since = in_micros(due.saturating_duration_since(self.epoch));
-            value[..8].copy_from_slice(&since.to_be_bytes());
-            for number in 0..self.per_tick {
-                let key = number.to_be_bytes();
-                let delivery = self.producer.send(RecordRef::keyed(&key, &value)).await?;
-                deliveries.send((due, delivery)).await?;
+        let runtime = Handle::current();
+        let pace = move || -> anyhow::Result<()> {
+            for tick in 1..=ticks {
+                let due = started + Duration::from_secs(1) * tick / TICKS_PER_SECOND;
+                #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                runtime.block_on(self.send_tick(due, &deliveries))?;
             }
-        }
-        drop(deliveries);
+            Ok(())
+        };
+        tokio::task::spawn_blocking(pace).await??;
         let took = started.elapsed();
         Ok((acked.await??, took))
+    }
+
+    async fn send_tick(
+        &self,
+        due: Instant,
+        deliveries: &mpsc::Sender<(Instant, Delivery)>,
+    ) -> anyhow::Result<()> {
+        let mut value = vec![b'.'; self.record_bytes.max(8)];
+        let since = in_micros(due.saturating_duration_since(self.epoch));
+        value[..8].copy_from_slice(&since.to_be_bytes());
+        for number in 0..self.per_tick {
+            let key = number.to_be_bytes();
+            let delivery = self.producer.send(RecordRef::keyed(&key, &value)).await?;
+            deliveries.send((due, delivery)).await?;
+        }
+        Ok(())
     }
 }
 
 async fn acknowledged(
-    mut pending: tokio::sync::mpsc::Receiver<(Instant, Delivery)>,
+    mut pending: mpsc::Receiver<(Instant, Delivery)>,
 ) -> anyhow::Result<Histogram<u64>> {
     let mut histogram = micros()?;
     while let Some((due, delivery)) = pending.recv().await {
@@ -203,18 +221,20 @@ async fn receive(
     Ok(histogram)
 }
 
-async fn replay_over_and_over(client: Client, topic: String) -> anyhow::Result<()> {
-    let client = Arc::new(client);
+/// Replays a topic again and again with the `esker` command, until it is dropped: in a process of its
+/// own as a real reader is, and behind the others in line for a processor, since a real reader would
+/// not take the producer's.
+async fn replay_over_and_over(bootstrap: String, topic: String) -> anyhow::Result<()> {
     loop {
-        let mut consumer = client.consumer(ConsumerConfig::default());
-        consumer
-            .assign(
-                &topic,
-                Partitions::All,
-                StartAt::Earliest,
-                Some(End::Latest),
-            )
+        let status = Command::new("nice")
+            .arg(std::env::current_exe()?)
+            .args(["--bootstrap", &bootstrap, "replay", &topic])
+            .args(["--output", "/dev/null"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .status()
             .await?;
-        while consumer.next().await?.is_some() {}
+        anyhow::ensure!(status.success(), "the replay beside failed: {status}");
     }
 }

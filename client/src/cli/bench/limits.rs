@@ -20,6 +20,12 @@ const APPENDS: usize = 256;
 const GETS_AT_A_TIME: usize = 8;
 const GET_BYTES: u64 = 4 << 20;
 
+/// Writes back what is dirty in the file system of `directory`: what was prepared must not compete
+/// for the disk with what is measured.
+pub(super) fn settle(directory: &Path) -> anyhow::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(directory)?)?)
+}
+
 /// Bytes a second that the disk under `directory` takes when each MiB is flushed.
 pub(super) fn append_rate(directory: &Path) -> anyhow::Result<f64> {
     let path = directory.join("append-rate");

@@ -18,11 +18,13 @@ use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming
 use crate::{client::log_client, env, transport::Connection};
 
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Responses that differ: of 1 MiB each, more than a processor caches.
+const RESPONSES: u8 = 128;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes a second that a stream of batches reaches to a server that only counts them.
 pub(super) async fn produce_rate(batch: Bytes, total_bytes: u64) -> anyhow::Result<f64> {
-    let connection = serve(Bytes::new(), 0).await?;
+    let connection = serve(Vec::new(), 0).await?;
     let count = total_bytes / u64::try_from(batch.len())?.max(1) + 1;
     let requests = stream::iter(0..count).map(move |request_id| ProduceRequest {
         request_id,
@@ -36,10 +38,12 @@ pub(super) async fn produce_rate(batch: Bytes, total_bytes: u64) -> anyhow::Resu
     Ok(rate(total_bytes, started))
 }
 
-/// Bytes a second that a stream of responses reaches to a client that only counts them.
+/// Bytes a second that a stream of responses reaches to a client that only counts them. The responses
+/// differ, so that they come from memory, as batches do, and not from the processor's cache.
 pub(super) async fn fetch_rate(response_bytes: usize, total_bytes: u64) -> anyhow::Result<f64> {
     let count = total_bytes / u64::try_from(response_bytes)?.max(1) + 1;
-    let connection = serve(vec![7; response_bytes].into(), count).await?;
+    let responses = (0..RESPONSES).map(|byte| vec![byte; response_bytes].into());
+    let connection = serve(responses.collect(), count).await?;
     let started = Instant::now();
     let request = FetchRequest::default();
     let mut responses = log_client(connection).fetch(request).await?.into_inner();
@@ -55,11 +59,11 @@ fn rate(bytes: u64, started: Instant) -> f64 {
     bytes as f64 / started.elapsed().as_secs_f64().max(1e-9)
 }
 
-/// Starts a server that answers each fetch with `count` responses, and connects to it.
-async fn serve(response: Bytes, count: u64) -> anyhow::Result<Connection> {
+/// Starts a server that answers each fetch with `count` responses, taken in turn, and connects to it.
+async fn serve(responses: Vec<Bytes>, count: u64) -> anyhow::Result<Connection> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let service = LogServer::new(Bare { response, count })
+    let service = LogServer::new(Bare { responses, count })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let server = tonic::transport::Server::builder()
@@ -74,7 +78,7 @@ async fn serve(response: Bytes, count: u64) -> anyhow::Result<Connection> {
 
 /// A log that keeps nothing.
 struct Bare {
-    response: Bytes,
+    responses: Vec<Bytes>,
     count: u64,
 }
 
@@ -101,10 +105,11 @@ impl Log for Bare {
         &self,
         _request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let batches = self.response.clone();
-        let responses = stream::iter(0..self.count).map(move |next_offset| {
+        let in_turn = self.responses.clone().into_iter().cycle();
+        let numbered = stream::iter((0..self.count).zip(in_turn));
+        let responses = numbered.map(|(next_offset, batches)| {
             Ok(FetchResponse {
-                batches: batches.clone(),
+                batches,
                 next_offset,
                 ..FetchResponse::default()
             })
