@@ -149,10 +149,9 @@ impl Sender {
             let error = Error::new(ErrorKind::TimedOut, "agent left a batch unanswered");
             self.on_broken(link, error.with_side_effects(false), now);
         }
-        while let Some((at, lane)) = self.timers.first().copied()
-            && at <= now
-        {
-            self.timers.pop_first();
+        // Taken first: a lane whose timer is set to now again must not keep events from coming in.
+        let later = self.timers.split_off(&(now, usize::MAX));
+        for (_, lane) in std::mem::replace(&mut self.timers, later) {
             self.lanes[lane].timer = None;
             self.pump(lane, now);
         }
@@ -266,7 +265,9 @@ impl Sender {
             .in_flight
             .deadline()
             .or_else(|| self.accumulator.deadline(index));
-        let next = [again, lane.in_flight.resend_at(), deadline]
+        // Once that time has come, `again` or an event says what is still waited for.
+        let resend_at = lane.in_flight.resend_at().filter(|at| *at > now);
+        let next = [again, resend_at, deadline]
             .into_iter()
             .flatten()
             .min();

@@ -36,6 +36,8 @@ pub(crate) enum ProduceFault {
     None,
     /// Refused; changes nothing.
     Refuse(v1::ErrorDetail),
+    /// Written, and the producer asked to pause for so many milliseconds.
+    Throttle(u32),
     /// Written, and the stream broken before the answer.
     WriteAndBreak,
     /// Not written, and the stream broken.
@@ -342,6 +344,10 @@ impl Service {
                 Err(error) => Answer::Error(error),
             },
             ProduceFault::Refuse(error) => Answer::Error(error),
+            ProduceFault::Throttle(throttle_ms) => Answer::Ack(v1::ProduceAck {
+                throttle_ms,
+                ..self.0.append(request).unwrap()
+            }),
             ProduceFault::WriteAndBreak => {
                 self.0.append(request).unwrap();
                 return Err(());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use esker_client::{
     Client, Compression, Delivery, ErrorKind, PartitionId, Producer, ProducerConfig, RecordRef,
 };
-use esker_proto::v1::ErrorKind as Wire;
+use esker_proto::v1::{self, ErrorKind as Wire};
 
 use crate::fake_agent::{FakeAgent, ProduceFault, detail};
 
@@ -129,6 +129,22 @@ async fn order_holds_when_a_batch_in_the_middle_is_refused() {
         agent.values(0),
         ["first", "a", "b", "c", "d", "e", "f", "g"]
     );
+}
+
+/// The time to send again comes while the producer is to pause: it must wait, and not spin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_batch_waits_for_the_end_of_a_pause() {
+    let agent = FakeAgent::start(1).await;
+    let producer = producer(&agent, one_by_one()).await;
+    warm_up(&producer).await;
+    let refusal = v1::ErrorDetail {
+        retry_after_ms: Some(10),
+        ..detail(Wire::Throttled, "slow down")
+    };
+    agent.on_produce([ProduceFault::Throttle(300), ProduceFault::Refuse(refusal)]);
+    let deliveries = send(&producer, &["a", "b"]).await;
+    let delivered = tokio::time::timeout(Duration::from_secs(10), offsets(deliveries));
+    assert_eq!(delivered.await.expect("it goes on after the pause"), [1, 2]);
 }
 
 #[tokio::test]
