@@ -267,10 +267,7 @@ impl Sender {
             .or_else(|| self.accumulator.deadline(index));
         // Once that time has come, `again` or an event says what is still waited for.
         let resend_at = lane.in_flight.resend_at().filter(|at| *at > now);
-        let next = [again, resend_at, deadline]
-            .into_iter()
-            .flatten()
-            .min();
+        let next = [again, resend_at, deadline].into_iter().flatten().min();
         self.set_timer(index, next);
     }
 

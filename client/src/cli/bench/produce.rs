@@ -13,6 +13,7 @@ use super::{
     limits,
     load::{self, Load},
     outcome::{Outcome, rounded},
+    s3::{Bucket, MemoryS3},
     transport,
 };
 use crate::{Compression, TimestampMs, TopicSettings, cli::Common, cli::output::size};
@@ -27,14 +28,19 @@ pub(in crate::cli) struct ProduceBench {
     /// Records published before the clock starts
     #[arg(long, default_value_t = 1_000_000)]
     warm_up: usize,
+    /// Where the bucket is
+    #[arg(long, value_enum, default_value_t = Bucket::Directory)]
+    bucket: Bucket,
     #[command(flatten)]
     shape: Shape,
 }
 
 impl ProduceBench {
     pub(super) async fn run(&self, common: &Common) -> anyhow::Result<Vec<Outcome>> {
-        let agent = BenchAgent::start(common, None, &[]).await?;
+        let s3 = self.bucket.start().await?;
+        let agent = BenchAgent::start(common, s3.as_ref().map(MemoryS3::url), &[]).await?;
         let client = agent.client().await?;
+        limits::settle(&agent.home())?;
         let load = Load::new(self.shape);
         let topic = load::topic(&client, "bench", self.shape, TopicSettings::default()).await?;
         let producer = load::producer(&client, &topic, self.shape).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tokio::time::Instant;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     limits,
     load::{self, Load},
     outcome::{Outcome, rounded},
-    s3::{self, MemoryS3},
+    s3::{self, Bucket, MemoryS3},
     transport,
 };
 use crate::{
@@ -35,14 +35,6 @@ pub(in crate::cli) struct ReplayBench {
     shape: Shape,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Bucket {
-    /// A directory
-    Directory,
-    /// An S3 server in memory, on the same cores
-    S3,
-}
-
 /// What a pass over a topic came to.
 struct Pass {
     records: u64,
@@ -53,10 +45,7 @@ struct Pass {
 
 impl ReplayBench {
     pub(super) async fn run(&self, common: &Common) -> anyhow::Result<Vec<Outcome>> {
-        let s3 = match self.bucket {
-            Bucket::Directory => None,
-            Bucket::S3 => Some(MemoryS3::start().await?),
-        };
+        let s3 = self.bucket.start().await?;
         let agent = BenchAgent::start(common, s3.as_ref().map(MemoryS3::url), &[]).await?;
         let client = agent.client().await?;
         let tail = self.prepare(&client, 1 << 40).await?;

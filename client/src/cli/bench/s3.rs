@@ -1,8 +1,10 @@
-//! An S3 server in memory for benches: `esker-test-s3`, as a child process.
+//! Where a bench has its bucket: a directory, or an S3 server in memory, `esker-test-s3`, as a child
+//! process.
 
 use std::process::Stdio;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use esker_tiering::store::{S3Credentials, StoreOptions};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -10,6 +12,25 @@ use tokio::{
 };
 
 use super::agent::sibling;
+
+/// Where the bucket of a bench is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Bucket {
+    /// A directory on the disk of the agent
+    Directory,
+    /// An S3 server in memory, on the same cores
+    S3,
+}
+
+impl Bucket {
+    /// Starts the server, if it takes one.
+    pub(super) async fn start(self) -> anyhow::Result<Option<MemoryS3>> {
+        Ok(match self {
+            Self::Directory => None,
+            Self::S3 => Some(MemoryS3::start().await?),
+        })
+    }
+}
 
 /// The keys it takes.
 pub(super) const ACCESS_KEY_ID: &str = "test";
