@@ -22,7 +22,7 @@ mod topic;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{Client, Result};
 
@@ -77,6 +77,11 @@ enum Command {
     Bench(bench::BenchCommand),
 }
 
+/// Builds the command line.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the command line and returns the process's exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -110,12 +115,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }
