@@ -11,7 +11,7 @@ use super::request::Verb;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     by_verb: [u64; Verb::ALL.len()],
-    /// Requests refused because their verb is not allowed.
+    /// Requests refused for want of a permission.
     pub refused: u64,
     /// Writes over an existing object with other bytes. Esker never does that.
     pub rewrites: u64,

@@ -17,12 +17,16 @@ use super::{
     body::{BrokenBody, read_request, read_stream},
     counts::Counters,
     fault::{Fault, Release, Status},
+    permission::Permission,
     request::{Asked, Verb},
     rule::{Rules, Verdict},
 };
 
 /// Requests held for [`Release::OnCall`]; one more is applied at once.
 const LATE_REQUESTS_MAX: usize = 1024;
+
+/// Says of a permission whether it is granted.
+type Policy = dyn Fn(&Permission) -> bool + Send + Sync;
 
 /// The connection is closed without an answer.
 #[derive(Debug)]
@@ -54,8 +58,8 @@ pub(super) struct Injector {
     pub(super) inner: S3Service,
     pub(super) rules: Mutex<Rules>,
     pub(super) counters: Counters,
-    /// All verbs are, if none are named.
-    pub(super) allowed: Mutex<Option<Vec<Verb>>>,
+    /// Without one everything is granted.
+    pub(super) policy: Mutex<Option<Arc<Policy>>>,
     late: Mutex<Vec<Whole>>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -80,7 +84,7 @@ impl Injector {
             inner,
             rules: Mutex::new(rules),
             counters: Counters::default(),
-            allowed: Mutex::new(None),
+            policy: Mutex::new(None),
             late: Mutex::new(Vec::new()),
             tasks,
             stop,
@@ -108,7 +112,7 @@ impl Injector {
         }
         // Read before any answer: else hyper closes the connection under a client still writing.
         let body = read_request(incoming, None).await.map_err(|_| Closed)?;
-        if !self.allows(asked.verb) {
+        if !self.allows(&asked, &parts, &body) {
             self.counters.refused();
             return Ok(refusal(Status::Forbidden));
         }
@@ -224,11 +228,13 @@ impl Injector {
         });
     }
 
-    fn allows(&self, verb: Verb) -> bool {
-        self.allowed
-            .lock()
-            .as_ref()
-            .is_none_or(|verbs| verbs.contains(&verb))
+    fn allows(&self, asked: &Asked, parts: &Parts, body: &[u8]) -> bool {
+        let Some(grants) = self.policy.lock().clone() else {
+            return true;
+        };
+        // Each is asked for, also behind one that is denied.
+        let wanted = Permission::wanted(asked, parts, body);
+        wanted.iter().filter(|wanted| !grants(wanted)).count() == 0
     }
 
     fn flip_bit(&self, body: &Bytes) -> Bytes {

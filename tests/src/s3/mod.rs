@@ -26,6 +26,7 @@ mod fault;
 mod http;
 mod inject;
 mod multipart;
+mod permission;
 mod request;
 mod rule;
 mod rule_text;
@@ -36,6 +37,7 @@ pub use self::{
     counts::Counts,
     fault::{Condition, Fault, Latency, Release, Status},
     http::serve,
+    permission::Permission,
     request::Verb,
     rule::{ArmedRule, Rule},
     rule_text::RuleTextError,

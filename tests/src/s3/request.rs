@@ -144,7 +144,7 @@ impl Asked {
     }
 }
 
-fn has_parameter(query: &str, name: &str) -> bool {
+pub(super) fn has_parameter(query: &str, name: &str) -> bool {
     query
         .split('&')
         .any(|pair| pair.split('=').next() == Some(name))

@@ -17,7 +17,7 @@ use super::{
     counts::Counts,
     http,
     inject::Injector,
-    request::Verb,
+    permission::Permission,
     rule::{ArmedRule, Rule, Rules},
     service::Service,
 };
@@ -168,14 +168,15 @@ impl S3Server {
         self.injector.rules.lock().clear();
     }
 
-    /// Answers 403 to every verb but these.
-    pub fn allow_only(&self, verbs: impl IntoIterator<Item = Verb>) {
-        *self.injector.allowed.lock() = Some(verbs.into_iter().collect());
+    /// Answers 403 to whatever wants a permission that `grants` denies. It is asked for each
+    /// permission of each request.
+    pub fn set_policy(&self, grants: impl Fn(&Permission) -> bool + Send + Sync + 'static) {
+        *self.injector.policy.lock() = Some(Arc::new(grants));
     }
 
-    /// Allows every verb again.
-    pub fn allow_all(&self) {
-        *self.injector.allowed.lock() = None;
+    /// Grants everything again.
+    pub fn clear_policy(&self) {
+        *self.injector.policy.lock() = None;
     }
 
     /// Returns how many requests came in so far.
