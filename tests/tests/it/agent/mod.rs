@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod disk;
 mod outage;
+mod permissions;
 mod reads;
 mod restart;
 mod retention;
