@@ -36,7 +36,7 @@ use crate::{
     metrics::{Gauges, TrafficMetrics},
     partition::{
         ArchiverContext, OPENINGS_AT_A_TIME, Opening, PartitionHandle, PartitionSettings, Start,
-        open,
+        open_or_set_aside,
     },
     pulse::Pulse,
     registry::{Registry, Topic},
@@ -404,7 +404,8 @@ fn reader_options(settings: &Settings, data_dir: &DataDir) -> ReaderOptions {
     }
 }
 
-/// Opens every partition that this agent now leads, and makes the topics known.
+/// Opens every partition that this agent now leads, and makes the topics known. One that is damaged
+/// is known too, and refuses everything.
 async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), StartError> {
     let state = shared.controller.state();
     let settings_of = |topic_id: &TopicId| {
@@ -418,7 +419,7 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
             led_since: led.led_since,
         };
         let opening = Arc::clone(&shared.topics.opening);
-        async move { open(&opening, led.at, start, settings).await }
+        async move { open_or_set_aside(&opening, led.at, start, settings).await }
     });
     let opened: Vec<_> = futures::stream::iter(openings)
         .buffer_unordered(OPENINGS_AT_A_TIME)

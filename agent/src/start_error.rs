@@ -2,7 +2,10 @@
 
 use std::{io, net::SocketAddr};
 
-use esker_tiering::probe::{Report, Verdict};
+use esker_tiering::{
+    ErrorKind,
+    probe::{Report, Verdict},
+};
 
 use crate::{
     config::ConfigError, control::ControlError, data_dir::DataDirError, partition::OpenError,
@@ -61,12 +64,25 @@ impl StartError {
             Self::Config(_) | Self::NoStore => 78,
             Self::Store(_) => 69,
             Self::Unfit(report) => unfit_code(report),
-            Self::DataDir(_) | Self::Open(_) | Self::Log(_) => 74,
+            Self::Open(error) => open_code(error),
+            Self::DataDir(_) | Self::Log(_) => 74,
             Self::Control(ControlError::DataDir(_)) => 74,
             Self::Control(_) => 75,
             Self::Listen { .. } => 71,
             Self::System(_) | Self::Metrics(_) | Self::Reflection(_) => 70,
         }
+    }
+}
+
+/// A damaged partition is set aside; what is left concerns the whole agent.
+const fn open_code(error: &OpenError) -> u8 {
+    match error {
+        OpenError::Bucket { source, .. } => match source.kind() {
+            ErrorKind::Fenced => 75,
+            _ => 69,
+        },
+        OpenError::Log { .. } => 74,
+        OpenError::ShuttingDown => 70,
     }
 }
 

@@ -184,6 +184,29 @@ impl Error {
         }
     }
 
+    /// Whether the system failed at this file alone, as far as its code tells: a disk that is full or
+    /// read-only, and a process that is out of files or memory, fail for every log.
+    pub fn is_of_one_file(&self) -> bool {
+        use rustix::io::Errno;
+        const OF_ALL: [Errno; 6] = [
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::ROFS,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+        ];
+        match self {
+            Self::Io { source, .. } => {
+                let code = source.raw_os_error();
+                !OF_ALL
+                    .iter()
+                    .any(|errno| code == Some(errno.raw_os_error()))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the disk is full, so that room will help.
     pub fn is_disk_full(&self) -> bool {
         let full = |source: &io::Error| {

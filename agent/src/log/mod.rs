@@ -56,6 +56,7 @@
 //! A bit that flips in a segment after it was sealed is not looked for here. Consumers and the uploader
 //! compare checksums of what they read.
 
+mod at_rest;
 mod disk;
 mod error;
 mod events;
@@ -70,6 +71,7 @@ mod segment;
 mod state;
 mod truncation;
 
+pub use at_rest::{AtRest, at_rest};
 pub use disk::{Disk, DiskFile, DiskSpace, OsDisk, disk_space};
 pub use error::{Damage, Error, ErrorKind};
 pub use events::{LogEvent, LogEvents};

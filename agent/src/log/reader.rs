@@ -52,6 +52,11 @@ impl LogReader {
         }
     }
 
+    /// Reads a log that has nothing and never will.
+    pub fn of_nothing() -> Self {
+        Self::new(Arc::default())
+    }
+
     /// Returns the local log start offset.
     pub fn local_log_start_offset(&self) -> Offset {
         self.segments.list().start_offset

@@ -9,6 +9,8 @@ use esker_proto::{
     v1::ErrorKind,
 };
 
+use super::open::OpenError;
+
 /// Why a partition refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PartitionError {
@@ -35,6 +37,9 @@ pub enum PartitionError {
     /// The local disk failed: what was in flight may or may not be there after a restart.
     #[error("partition is offline after a storage failure: {0}")]
     Storage(Arc<str>),
+    /// The partition was damaged when the agent started. Nothing of it was changed.
+    #[error("partition is offline since the agent started: {0}")]
+    Unopened(Arc<OpenError>),
     /// Another agent leads this partition.
     #[error("partition is led by another agent with a newer epoch")]
     Fenced,
@@ -85,6 +90,8 @@ impl PartitionError {
             Self::Producer(_) => ErrorKind::OutOfOrderSequence,
             Self::Throttled { .. } => ErrorKind::Throttled,
             Self::Storage(_) | Self::Log(_) => ErrorKind::Storage,
+            Self::Unopened(error) if error.is_corrupt() => ErrorKind::CorruptData,
+            Self::Unopened(_) => ErrorKind::Storage,
             Self::Fenced | Self::FencedInFlight => ErrorKind::Fenced,
             Self::ShuttingDown => ErrorKind::ShuttingDown,
             Self::OutOfRange { .. } => ErrorKind::OffsetOutOfRange,

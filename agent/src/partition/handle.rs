@@ -28,6 +28,8 @@ pub(crate) struct PartitionHandle {
     /// Reads the local log.
     pub(super) tail: LogReader,
     pub(super) settings: Arc<watch::Sender<PartitionSettings>>,
+    /// Why it could not be opened, if so.
+    pub(super) unopened: Option<PartitionError>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -50,6 +52,32 @@ impl PartitionHandle {
     /// Returns what is in the bucket as of now.
     pub(crate) fn manifest(&self) -> Arc<Manifest> {
         Arc::clone(&self.manifest.borrow())
+    }
+
+    /// Returns where the log starts.
+    ///
+    /// # Errors
+    ///
+    /// If nobody knows, because the partition's part in the bucket could not be read.
+    pub(crate) fn log_start_offset(&self) -> Result<Offset, PartitionError> {
+        match &self.unopened {
+            Some(PartitionError::Unopened(error)) if error.is_of_bucket() => {
+                Err(PartitionError::Unopened(Arc::clone(error)))
+            }
+            _ => Ok(self.manifest.borrow().log_start_offset()),
+        }
+    }
+
+    /// Returns where the visible part of the log ends.
+    ///
+    /// # Errors
+    ///
+    /// If nobody knows, because the partition could not be opened.
+    pub(crate) fn high_watermark(&self) -> Result<Offset, PartitionError> {
+        match &self.unopened {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.view.borrow().high_watermark),
+        }
     }
 
     /// Hands over a batch; the answer comes through its reply. Waits while the inbox is full.

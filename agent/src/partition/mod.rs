@@ -26,6 +26,10 @@
 //! told that the outcome is unknown, the flush is never tried again, reads below the high watermark
 //! go on. Only a restart, which recovers from what the disk holds, brings it back.
 //!
+//! **Failure to open.** A partition whose chain or local log is damaged is set aside (`offline`): it
+//! refuses everything, the agent serves the others. What concerns them all as well, such as a newer
+//! owner, a bucket that does not answer or a full disk, keeps the agent from starting.
+//!
 //! **Not handled.** Followers: with one replica a batch is committed when it is flushed. The engine
 //! has their place (`engine::LeaderEngine`).
 
@@ -36,6 +40,7 @@ mod error;
 mod handle;
 mod intake;
 mod message;
+mod offline;
 mod open;
 mod reads;
 mod settings;
@@ -47,7 +52,7 @@ pub use error::PartitionError;
 pub(crate) use handle::PartitionHandle;
 pub(crate) use message::{Answer, Append, Reply};
 pub use open::OpenError;
-pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open};
+pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open, open_or_set_aside};
 pub(crate) use reads::{Chunk, Session, Source};
 pub use settings::PartitionSettings;
 pub use view::View;

@@ -14,6 +14,7 @@ use super::{
     actor::{Actor, Links},
     archiver::{Archiver, ArchiverContext, Sealed},
     handle::PartitionHandle,
+    offline::{SetAside, set_aside},
     settings::PartitionSettings,
     view::View,
 };
@@ -27,9 +28,9 @@ use crate::{
 /// Partitions opened at a time: each takes a thread for its files and may ask the bucket.
 pub(crate) const OPENINGS_AT_A_TIME: usize = 16;
 /// Requests to a partition that may wait. Producers wait for room beyond it.
-const INBOX_LEN: usize = 256;
+pub(super) const INBOX_LEN: usize = 256;
 /// Trims that may wait.
-const TRIMS_LEN: usize = 8;
+pub(super) const TRIMS_LEN: usize = 8;
 
 /// What all partitions are opened with.
 #[derive(Debug)]
@@ -57,6 +58,15 @@ pub(crate) enum Start {
     },
 }
 
+impl Start {
+    const fn leader_epoch(self) -> LeaderEpoch {
+        match self {
+            Self::New => LeaderEpoch::new(1),
+            Self::Existing { leader_epoch, .. } => leader_epoch,
+        }
+    }
+}
+
 /// Why a partition could not be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
@@ -69,7 +79,7 @@ pub enum OpenError {
         source: esker_tiering::Error,
     },
     /// Its local log cannot be recovered.
-    #[error("local log cannot be opened. partition=`{at}`: {source}")]
+    #[error("local log cannot be opened. partition=`{at}`: {source}{}", said_by_system(.source))]
     Log {
         /// Which.
         at: TopicPartition,
@@ -79,6 +89,52 @@ pub enum OpenError {
     /// The agent is ending.
     #[error("agent is shutting down")]
     ShuttingDown,
+}
+
+impl OpenError {
+    /// Whether this partition alone is damaged, so that the others can be served. A newer owner, a
+    /// store that does not answer and a disk that takes nothing concern them all.
+    pub(crate) fn is_of_one_partition(&self) -> bool {
+        match self {
+            Self::Bucket { source, .. } => {
+                self.is_corrupt() || matches!(source, esker_tiering::Error::Index { .. })
+            }
+            Self::Log { source, .. } => match source.kind() {
+                log::ErrorKind::Fenced => false,
+                log::ErrorKind::Offline => source.is_of_one_file(),
+                _ => true,
+            },
+            Self::ShuttingDown => false,
+        }
+    }
+
+    /// Whether what is stored is wrong, in the bucket or on the disk.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        use esker_tiering::ErrorKind::{Corrupt, NotFound, OutOfRange};
+        match self {
+            // What is not found is an object that the chain or the manifest names.
+            Self::Bucket { source, .. } => {
+                matches!(source.kind(), Corrupt | NotFound | OutOfRange)
+            }
+            Self::Log { source, .. } => source.kind() == log::ErrorKind::Corrupt,
+            Self::ShuttingDown => false,
+        }
+    }
+
+    /// Whether it is the part in the bucket that could not be opened.
+    pub(crate) const fn is_of_bucket(&self) -> bool {
+        matches!(self, Self::Bucket { .. })
+    }
+}
+
+/// Returns what the system said, where the error's own text leaves it to its cause.
+fn said_by_system(error: &log::Error) -> String {
+    let source = std::error::Error::source(error);
+    let said = source.map_or_else(String::new, |source| format!(": {source}"));
+    match error.is_disk_full() {
+        true => said + "; free some space on the disk of the data directory, or enlarge it",
+        false => said,
+    }
 }
 
 /// Opens one partition and starts its tasks. It serves when this returns.
@@ -92,24 +148,93 @@ pub(crate) async fn open(
     start: Start,
     settings: PartitionSettings,
 ) -> Result<PartitionHandle, OpenError> {
+    let chain = open_chain(opening, at, start).await?;
+    open_on(opening, at, chain, settings).await
+}
+
+/// As [`open`], but a partition that is damaged is set aside, and refuses everything.
+///
+/// # Errors
+///
+/// [`OpenError`], where what went wrong concerns more than this partition.
+pub(crate) async fn open_or_set_aside(
+    opening: &Arc<Opening>,
+    at: TopicPartition,
+    start: Start,
+    settings: PartitionSettings,
+) -> Result<PartitionHandle, OpenError> {
+    let mut manifest = Arc::new(Manifest::create(opening.archiver.cluster_id, at));
+    let opened = match open_chain(opening, at, start).await {
+        Ok(chain) => {
+            manifest = Arc::clone(&chain.manifest);
+            open_on(opening, at, chain, settings.clone()).await
+        }
+        Err(error) => Err(error),
+    };
+    let error = match opened {
+        Err(error) if error.is_of_one_partition() => error,
+        opened => return opened,
+    };
+    let aside = SetAside {
+        at,
+        leader_epoch: start.leader_epoch(),
+        manifest,
+        settings,
+        error,
+    };
+    Ok(set_aside(opening, aside).await)
+}
+
+/// What the bucket has of a partition.
+struct Chain {
+    leader_epoch: LeaderEpoch,
+    led_since: LeaderEpoch,
+    archive: Option<Archive>,
+    manifest: Arc<Manifest>,
+}
+
+async fn open_chain(
+    opening: &Opening,
+    at: TopicPartition,
+    start: Start,
+) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
-    let (leader_epoch, archive, led_since) = match start {
-        Start::New => (LeaderEpoch::new(1), None, LeaderEpoch::new(1)),
-        Start::Existing {
-            leader_epoch,
-            led_since,
-        } => {
+    let leader_epoch = start.leader_epoch();
+    let (archive, led_since) = match start {
+        Start::New => (None, leader_epoch),
+        Start::Existing { led_since, .. } => {
             let deps = context.deps.clone();
             let archive = Archive::open(deps, at, context.cluster_id, leader_epoch)
                 .await
                 .map_err(|source| OpenError::Bucket { at, source })?;
-            (leader_epoch, Some(archive), led_since)
+            (Some(archive), led_since)
         }
     };
     let manifest = archive.as_ref().map_or_else(
         || Arc::new(Manifest::create(context.cluster_id, at)),
         Archive::manifest,
     );
+    Ok(Chain {
+        leader_epoch,
+        led_since,
+        archive,
+        manifest,
+    })
+}
+
+/// Opens the local log on what the bucket has, and starts the tasks.
+async fn open_on(
+    opening: &Arc<Opening>,
+    at: TopicPartition,
+    chain: Chain,
+    settings: PartitionSettings,
+) -> Result<PartitionHandle, OpenError> {
+    let Chain {
+        leader_epoch,
+        led_since,
+        archive,
+        manifest,
+    } = chain;
     let opened = open_log(opening, at, Arc::clone(&manifest), led_since).await?;
     let (mut log, events) = opened;
     begin_epoch(&mut log, leader_epoch)
@@ -239,6 +364,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         manifest,
         tail,
         settings: settings_in,
+        unopened: None,
         cancel: tasks.token().clone(),
     }
 }

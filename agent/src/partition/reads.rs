@@ -121,7 +121,11 @@ impl Session {
             // The view first, the manifest second: see the module's contract.
             let view = self.view.borrow_and_update().clone();
             let manifest = self.partition.manifest();
-            let chunk = match place(self.offset, &view, &manifest) {
+            let place = place(self.offset, &view, &manifest);
+            if let Some(error) = self.partition.unopened_at(self.offset, place, &manifest) {
+                return Err(error);
+            }
+            let chunk = match place {
                 Place::OutOfRange => return Err(self.out_of_range(&view, &manifest)),
                 Place::Tail => self.read_tail(&view, max_bytes).await?,
                 Place::Bucket => self.read_bucket(max_bytes).await?,
@@ -224,6 +228,18 @@ fn end_of(batches: &Bytes) -> Option<Offset> {
 }
 
 impl PartitionHandle {
+    /// Returns why an offset cannot be read, if only the local log could tell what is there, and that
+    /// was not opened.
+    fn unopened_at(
+        &self,
+        offset: Offset,
+        place: Place,
+        manifest: &Manifest,
+    ) -> Option<PartitionError> {
+        let is_elsewhere = place == Place::Bucket || offset < manifest.log_start_offset();
+        self.unopened.clone().filter(|_| !is_elsewhere)
+    }
+
     /// Finds the first visible record whose timestamp is at or after `timestamp`, over both tiers
     /// as of one moment.
     pub(crate) async fn offset_for_timestamp(
@@ -240,6 +256,10 @@ impl PartitionHandle {
                 .map_err(|error| PartitionError::Store(Arc::new(error)))?;
             if in_bucket.is_some() {
                 return Ok(in_bucket);
+            }
+            // It may be in a tail that was not opened.
+            if let Some(error) = &self.unopened {
+                return Err(error.clone());
             }
             let tail = self.tail.clone();
             // Below that the bucket was asked, or the log is trimmed.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use esker_index::Manifest;
 use esker_proto::types::Offset;
 
-use crate::log::LocalLog;
+use super::error::PartitionError;
+use crate::log::{AtRest, LocalLog};
 
 /// A partition's tail at one moment.
 #[derive(Clone, Debug)]
@@ -33,6 +35,19 @@ impl View {
             local_bytes: log.size_bytes(),
             unuploaded_bytes: log.size_bytes(),
             offline: None,
+        }
+    }
+
+    /// The tail of a log that could not be opened: as if it ended with what is in the bucket.
+    pub(super) fn unopened(manifest: &Manifest, local: AtRest, error: &PartitionError) -> Self {
+        let tiered_offset = manifest.tiered_offset();
+        Self {
+            high_watermark: tiered_offset,
+            log_end_offset: tiered_offset,
+            local_log_start_offset: tiered_offset,
+            local_bytes: local.local_bytes,
+            unuploaded_bytes: local.unuploaded_bytes,
+            offline: Some(error.to_string().into()),
         }
     }
 }

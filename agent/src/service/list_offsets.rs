@@ -56,8 +56,8 @@ async fn find(
     position: Position,
 ) -> Result<Found, PartitionError> {
     match position {
-        Position::Earliest(_) => Ok(Some((partition.manifest().log_start_offset(), None))),
-        Position::Latest(_) => Ok(Some((partition.view().high_watermark, None))),
+        Position::Earliest(_) => Ok(Some((partition.log_start_offset()?, None))),
+        Position::Latest(_) => Ok(Some((partition.high_watermark()?, None))),
         Position::TimestampMs(timestamp) => {
             let timestamp = TimestampMs::new(timestamp);
             let found = partition

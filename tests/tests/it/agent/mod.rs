@@ -4,6 +4,7 @@ mod bad_input;
 mod crash;
 mod damage;
 mod disk;
+mod offline;
 mod outage;
 mod permissions;
 mod reads;
