@@ -27,7 +27,7 @@ use crate::{
     cluster,
     config::Settings,
     control::{Controller, Led, Member},
-    data_dir::DataDir,
+    data_dir::{DataDir, LockedDir},
     health::{Health, Phase},
     http::{self, Pages},
     limits::Limits,
@@ -204,7 +204,10 @@ impl Agent {
     }
 
     async fn end(self, timed: &mut Stopwatch) {
-        self.shared.tasks.shutdown(STREAMS_TIMEOUT).await;
+        // What is not a task of ours, such as a connection, may keep the directory open a little longer.
+        if self.shared.tasks.shutdown(STREAMS_TIMEOUT).await {
+            self.shared.topics.opening.data_dir.unlock();
+        }
         timed.lap("close streams and logs");
         self.http_tasks.shutdown(STREAMS_TIMEOUT).await;
     }
@@ -276,12 +279,15 @@ async fn recover(
     let Some(url) = &settings.store else {
         return Err(StartError::NoStore);
     };
+    // First, since it costs no request: an agent that is started again and again on a directory it
+    // cannot have must not ask the bucket each time.
+    let data_dir = LockedDir::take(&settings.data_dir)?;
     let store = Store::open(url, around.store_options.clone(), &signs.metrics).await?;
     if !around.store_is_probed {
         cluster::probe(&store, &*around.ids).await?;
     }
     let cluster_id = cluster::identify(&store, &*around.ids, &*around.clock).await?;
-    let data_dir = DataDir::open(&settings.data_dir, cluster_id, &*around.ids)?;
+    let data_dir = DataDir::open(data_dir, cluster_id, &*around.ids)?;
     let member = Member {
         cluster_id,
         agent_id: data_dir.agent_id(),

@@ -26,14 +26,46 @@ use crate::starts::Starts;
 
 const FORMAT_VERSION: u32 = 1;
 
+/// A data directory that no other agent can run on.
+#[derive(Debug)]
+pub(crate) struct LockedDir {
+    root: PathBuf,
+    lock: File,
+}
+
+impl LockedDir {
+    /// Takes the lock of a directory, making the directory if need be.
+    ///
+    /// # Errors
+    ///
+    /// [`DataDirError::InUse`] if another agent has it, `Io` if it cannot be written to.
+    pub(crate) fn take(root: &Path) -> Result<Self, DataDirError> {
+        let io = |source| DataDirError::Io {
+            path: root.to_owned(),
+            source,
+        };
+        fs::create_dir_all(root.join("log")).map_err(io)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(root.join("LOCK"))
+            .map_err(io)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| DataDirError::InUse(root.to_owned()))?;
+        let root = root.to_owned();
+        Ok(Self { root, lock })
+    }
+}
+
 /// An open, locked data directory.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     root: PathBuf,
     agent_id: AgentId,
     starts: Starts,
-    /// The lock goes with the file.
-    _lock: File,
+    /// The lock goes with the file, unless it is let go before.
+    lock: File,
 }
 
 /// `agent.json`.
@@ -49,7 +81,8 @@ struct Identity {
 pub enum DataDirError {
     /// It cannot be made, or not be written to.
     #[error(
-        "data directory cannot be used; check the path and its permissions. data_dir=`{path}`: {source}"
+        "data directory cannot be used; {}. data_dir=`{path}`: {source}",
+        advice(.source)
     )]
     Io {
         /// The directory.
@@ -58,7 +91,9 @@ pub enum DataDirError {
         source: io::Error,
     },
     /// Another process holds its lock.
-    #[error("data directory is in use by another agent. data_dir=`{0}`")]
+    #[error(
+        "data directory is in use by another agent; stop that one, or set another data-dir. data_dir=`{0}`"
+    )]
     InUse(PathBuf),
     /// It belongs to another bucket.
     #[error(
@@ -83,30 +118,22 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Opens a directory for the agent of `cluster_id`, making it and its identity if need be.
+    /// Opens a directory for the agent of `cluster_id`, making its identity if need be.
     ///
     /// # Errors
     ///
     /// [`DataDirError`]; the directory is then as it was, apart from being made.
     pub(crate) fn open(
-        root: &Path,
+        locked: LockedDir,
         cluster_id: ClusterId,
         ids: &dyn IdGenerator,
     ) -> Result<Self, DataDirError> {
+        let LockedDir { root, lock } = locked;
         let io = |source| DataDirError::Io {
-            path: root.to_owned(),
+            path: root.clone(),
             source,
         };
-        fs::create_dir_all(root.join("log")).map_err(io)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(root.join("LOCK"))
-            .map_err(io)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| DataDirError::InUse(root.to_owned()))?;
-        let identity = match read_identity(root)? {
+        let identity = match read_identity(&root)? {
             Some(identity) => identity,
             None => {
                 let agent_id = AgentId::new(ids.uuid());
@@ -115,21 +142,28 @@ impl DataDir {
                     agent_id,
                     cluster_id,
                 };
-                write_identity(root, &identity).map_err(io)?;
+                write_identity(&root, &identity).map_err(io)?;
                 identity
             }
         };
         let starts = Starts::open(&root.join("starts")).map_err(io)?;
         if identity.cluster_id != cluster_id {
-            let (path, own, bucket) = (root.to_owned(), identity.cluster_id, cluster_id);
+            let (path, own, bucket) = (root, identity.cluster_id, cluster_id);
             return Err(DataDirError::OtherCluster { path, own, bucket });
         }
         Ok(Self {
-            root: root.to_owned(),
+            root,
             agent_id: identity.agent_id,
             starts,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Lets another agent have the directory: nothing of this one writes to it any more.
+    pub(crate) fn unlock(&self) {
+        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
+            tracing::debug!(%error, "the data directory stays locked until the process ends");
+        }
     }
 
     /// Returns who this directory is.
@@ -178,6 +212,21 @@ impl DataDir {
     }
 }
 
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "its disk is full: free some space there, or enlarge it"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "let the agent's user write to it, or set another data-dir"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is read-only: mend it, or set another data-dir"
+        }
+        _ => "check the path and its permissions",
+    }
+}
+
 fn read_identity(root: &Path) -> Result<Option<Identity>, DataDirError> {
     let bad = |reason: String| DataDirError::BadIdentity {
         path: root.to_owned(),
@@ -211,47 +260,47 @@ fn write_identity(root: &Path, identity: &Identity) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use esker_tiering::env::SeededIds;
+    use tempfile::TempDir;
     use uuid::Uuid;
 
     use super::*;
 
     const CLUSTER: ClusterId = ClusterId::new(Uuid::from_u128(1));
 
+    fn open(dir: &TempDir, at: ClusterId, ids: &SeededIds) -> Result<DataDir, DataDirError> {
+        DataDir::open(LockedDir::take(dir.path())?, at, ids)
+    }
+
     #[test]
     fn identity_stays_with_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let ids = SeededIds::new(1);
-        let first = DataDir::open(dir.path(), CLUSTER, &ids).unwrap().agent_id();
-        let again = DataDir::open(dir.path(), CLUSTER, &ids).unwrap().agent_id();
+        let first = open(&dir, CLUSTER, &ids).unwrap().agent_id();
+        let again = open(&dir, CLUSTER, &ids).unwrap().agent_id();
         assert_eq!(first, again);
 
         let emptied = tempfile::tempdir().unwrap();
-        assert_ne!(
-            DataDir::open(emptied.path(), CLUSTER, &ids)
-                .unwrap()
-                .agent_id(),
-            first
-        );
+        assert_ne!(open(&emptied, CLUSTER, &ids).unwrap().agent_id(), first);
     }
 
     #[test]
     fn one_agent_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let ids = SeededIds::new(1);
-        let held = DataDir::open(dir.path(), CLUSTER, &ids).unwrap();
-        let second = DataDir::open(dir.path(), CLUSTER, &ids);
+        let held = open(&dir, CLUSTER, &ids).unwrap();
+        let second = open(&dir, CLUSTER, &ids);
         assert!(matches!(second, Err(DataDirError::InUse(_))));
         drop(held);
-        assert!(DataDir::open(dir.path(), CLUSTER, &ids).is_ok());
+        assert!(open(&dir, CLUSTER, &ids).is_ok());
     }
 
     #[test]
     fn a_directory_of_another_cluster_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let ids = SeededIds::new(1);
-        drop(DataDir::open(dir.path(), CLUSTER, &ids).unwrap());
+        drop(open(&dir, CLUSTER, &ids).unwrap());
         let other = ClusterId::new(Uuid::from_u128(2));
-        let opened = DataDir::open(dir.path(), other, &ids);
+        let opened = open(&dir, other, &ids);
         assert!(matches!(opened, Err(DataDirError::OtherCluster { .. })));
     }
 }

@@ -2,10 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
-use esker_tiering::{
-    ErrorKind,
-    probe::{Report, Verdict},
-};
+use esker_tiering::{ErrorKind, probe::Report, store::Fault};
 
 use crate::{
     config::ConfigError, control::ControlError, data_dir::DataDirError, partition::OpenError,
@@ -62,12 +59,12 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::NoStore => 78,
-            Self::Store(_) => 69,
-            Self::Unfit(report) => unfit_code(report),
+            Self::Store(error) => store_code(error),
+            Self::Unfit(report) if report.is_unfit() => 65,
+            Self::Unfit(report) => report.fault.as_ref().map_or(69, fault_code),
             Self::Open(error) => open_code(error),
             Self::DataDir(_) | Self::Log(_) => 74,
-            Self::Control(ControlError::DataDir(_)) => 74,
-            Self::Control(_) => 75,
+            Self::Control(error) => control_code(error),
             Self::Listen { .. } => 71,
             Self::System(_) | Self::Metrics(_) | Self::Reflection(_) => 70,
         }
@@ -75,23 +72,41 @@ impl StartError {
 }
 
 /// A damaged partition is set aside; what is left concerns the whole agent.
-const fn open_code(error: &OpenError) -> u8 {
+fn open_code(error: &OpenError) -> u8 {
     match error {
-        OpenError::Bucket { source, .. } => match source.kind() {
-            ErrorKind::Fenced => 75,
-            _ => 69,
-        },
+        OpenError::Bucket { source, .. } => store_code(source),
         OpenError::Log { .. } => 74,
         OpenError::ShuttingDown => 70,
     }
 }
 
-/// A store that could not even be reached is not known to be unfit: trying again may help.
-fn unfit_code(report: &Report) -> u8 {
-    let first = report.checks.first();
-    match first.is_some_and(|check| check.verdict == Verdict::Unfit) {
-        true => 69,
-        false => 65,
+fn control_code(error: &ControlError) -> u8 {
+    match error {
+        ControlError::DataDir(_) => 74,
+        ControlError::Store(source) if source.kind() != ErrorKind::Corrupt => store_code(source),
+        _ => 75,
+    }
+}
+
+fn store_code(error: &esker_tiering::Error) -> u8 {
+    match error {
+        esker_tiering::Error::Settings { .. } | esker_tiering::Error::StoreUrl(_) => 78,
+        esker_tiering::Error::MetricsTaken => 70,
+        esker_tiering::Error::Store { fault, .. } => fault_code(fault),
+        error => match error.kind() {
+            ErrorKind::Fenced => 75,
+            ErrorKind::Corrupt => 65,
+            _ => 69,
+        },
+    }
+}
+
+/// Nearly all a store refuses an agent for may pass without anybody touching the agent: permissions
+/// and roles take a while to spread, clocks get set, sessions are renewed, buckets are made.
+const fn fault_code(fault: &Fault) -> u8 {
+    match fault {
+        Fault::WrongRegion(_) | Fault::BadCredentials => 77,
+        _ => 69,
     }
 }
 

@@ -33,11 +33,22 @@ impl Latency {
     }
 }
 
+/// Where a bucket is that is not where it was looked for.
+pub(super) const ELSEWHERE: &str = "eu-west-1";
+
 /// An answer that says no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// 403 AccessDenied: a policy, or credentials that ran out.
     Forbidden,
+    /// 301 PermanentRedirect, to a bucket in [`ELSEWHERE`], as its header says.
+    Redirect,
+    /// 400 AuthorizationHeaderMalformed, signed for another region than [`ELSEWHERE`].
+    WrongRegion,
+    /// 400 ExpiredToken.
+    ExpiredToken,
+    /// 403 RequestTimeTooSkewed.
+    TooSkewed,
     /// 404 NoSuchKey: what a store without read-after-write says.
     NotFound,
     /// 409 ConditionalRequestConflict: a conflicting operation was in flight; nobody may have won.
@@ -55,7 +66,9 @@ pub enum Status {
 impl Status {
     pub(super) const fn code(self) -> u16 {
         match self {
-            Self::Forbidden => 403,
+            Self::Redirect => 301,
+            Self::WrongRegion | Self::ExpiredToken => 400,
+            Self::Forbidden | Self::TooSkewed => 403,
             Self::NotFound => 404,
             Self::Conflict => 409,
             Self::Precondition => 412,
@@ -67,6 +80,10 @@ impl Status {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Forbidden => "AccessDenied",
+            Self::Redirect => "PermanentRedirect",
+            Self::WrongRegion => "AuthorizationHeaderMalformed",
+            Self::ExpiredToken => "ExpiredToken",
+            Self::TooSkewed => "RequestTimeTooSkewed",
             Self::NotFound => "NoSuchKey",
             Self::Conflict => "ConditionalRequestConflict",
             Self::Precondition => "PreconditionFailed",

@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     body::{BrokenBody, read_request, read_stream},
     counts::Counters,
-    fault::{Fault, Release, Status},
+    fault::{ELSEWHERE, Fault, Release, Status},
     permission::Permission,
     request::{Asked, Verb},
     rule::{Rules, Verdict},
@@ -173,7 +173,7 @@ impl Injector {
                 whole.parts.extensions.insert(fault);
                 self.apply(whole).await
             }
-            Fault::OkWithError => Ok(error_answer(StatusCode::OK, "InternalError")),
+            Fault::OkWithError => Ok(error_answer(StatusCode::OK, "InternalError", "")),
         }
     }
 
@@ -249,16 +249,26 @@ impl Injector {
 }
 
 fn refusal(status: Status) -> HttpResponse {
-    error_answer(
-        StatusCode::from_u16(status.code()).unwrap_or_default(),
-        status.name(),
-    )
+    let code = StatusCode::from_u16(status.code()).unwrap_or_default();
+    let mut response = match status {
+        Status::WrongRegion => error_answer(code, status.name(), &element("Region", ELSEWHERE)),
+        _ => error_answer(code, status.name(), ""),
+    };
+    if status == Status::Redirect {
+        let region = HeaderValue::from_static(ELSEWHERE);
+        response.headers_mut().insert("x-amz-bucket-region", region);
+    }
+    response
 }
 
-fn error_answer(status: StatusCode, code: &str) -> HttpResponse {
+fn element(name: &str, text: &str) -> String {
+    format!("<{name}>{text}</{name}>")
+}
+
+fn error_answer(status: StatusCode, code: &str, more: &str) -> HttpResponse {
     let body = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-         <Error><Code>{code}</Code><Message>by rule</Message></Error>"
+         <Error><Code>{code}</Code><Message>by rule</Message>{more}</Error>"
     );
     let mut response = HttpResponse::new(Body::from(body));
     *response.status_mut() = status;

@@ -3,7 +3,8 @@
 //! - faults: `delay=20ms`, `delay=5ms..2s` (heavy tail), `hang`, `drop`, `reply-lost`,
 //!   `late-apply=5s`, `applied-twice`, `reset=4096`, `truncate=4096`, `bit-flip`, `ok-with-error`,
 //!   `condition=racy|ignored`, and `answer=…` or `applied-then=…` one of `forbidden`, `not-found`,
-//!   `conflict`, `precondition`, `internal`, `unavailable`, `slow-down`;
+//!   `conflict`, `precondition`, `internal`, `unavailable`, `slow-down`, `redirect`, `wrong-region`,
+//!   `expired-token`, `too-skewed`;
 //! - conditions: `verb=put` (may be repeated), `prefix=topics/`, `contains=/manifest/`,
 //!   `access-key=ID`, `skip=2`, `times=3`, `p=0.01`.
 //!
@@ -107,6 +108,10 @@ fn duration(text: &str) -> Option<Duration> {
 fn status(text: &str) -> Option<Status> {
     Some(match text {
         "forbidden" => Status::Forbidden,
+        "redirect" => Status::Redirect,
+        "wrong-region" => Status::WrongRegion,
+        "expired-token" => Status::ExpiredToken,
+        "too-skewed" => Status::TooSkewed,
         "not-found" => Status::NotFound,
         "conflict" => Status::Conflict,
         "precondition" => Status::Precondition,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{Probe, Stop, Verdict, explain};
+use super::{Probe, Stop, Verdict};
 use crate::{
     error::ErrorKind,
     store::{CreateOutcome, Fault},
@@ -32,6 +32,14 @@ const LIST: &str = "list after write";
 const DELETE: &str = "delete";
 const CLOCK: &str = "clock skew";
 
+/// How a race went wrong.
+enum Upset {
+    /// The store broke its promise in this way.
+    Seen(String),
+    /// It gave no answer.
+    Error(crate::Error),
+}
+
 impl Probe<'_> {
     fn body(&self) -> Bytes {
         Bytes::from(self.ids.uuid().simple().to_string())
@@ -49,7 +57,9 @@ impl Probe<'_> {
         if self.try_write().await? {
             return Ok(());
         }
-        Err(self.refuse(WRITE, "the store was too busy each time"))
+        self.fault = Some(Fault::Throttled);
+        self.note(WRITE, Verdict::Failed, "the store was too busy each time");
+        Err(Stop)
     }
 
     async fn try_write(&mut self) -> Result<bool, Stop> {
@@ -75,9 +85,10 @@ impl Probe<'_> {
                 if error.is_not_found() {
                     let detail = "a put was answered by 404: endpoint= names no object store, or \
                                   there is no such bucket";
-                    return Err(self.refuse(WRITE, detail));
+                    self.note(WRITE, Verdict::Failed, detail);
+                    return Err(Stop);
                 }
-                Err(self.refuse_for(WRITE, &error))
+                Err(self.fail(WRITE, &error))
             }
         }
     }
@@ -85,7 +96,7 @@ impl Probe<'_> {
     pub(super) async fn read_after_write(&mut self) -> Result<(), Stop> {
         let (key, body) = (self.fresh_key(), self.body());
         let put = self.store.put_object(&key, body.clone()).await;
-        put.map_err(|error| self.refuse_for(READ, &error))?;
+        put.map_err(|error| self.fail(READ, &error))?;
         match self.store.get(&key).await {
             Ok(found) if found == body => {
                 self.note(
@@ -99,14 +110,14 @@ impl Probe<'_> {
             Err(error) if error.is_not_found() => {
                 Err(self.refuse(READ, "an object was not found right after it was put"))
             }
-            Err(error) => Err(self.refuse_for(READ, &error)),
+            Err(error) => Err(self.fail(READ, &error)),
         }
     }
 
     pub(super) async fn create_after_exists(&mut self) -> Result<(), Stop> {
         let (key, first, second) = (self.fresh_key(), self.body(), self.body());
         let put = self.store.put_object(&key, first.clone()).await;
-        put.map_err(|error| self.refuse_for(EXISTS, &error))?;
+        put.map_err(|error| self.fail(EXISTS, &error))?;
         match self.store.create(&key, second).await {
             CreateOutcome::Exists => {}
             CreateOutcome::Created => {
@@ -114,7 +125,7 @@ impl Probe<'_> {
                 return Err(self.refuse(EXISTS, detail));
             }
             CreateOutcome::Refused(error) | CreateOutcome::Unknown(error) => {
-                return Err(self.refuse_for(EXISTS, &error));
+                return Err(self.fail(EXISTS, &error));
             }
         }
         match self.store.get(&key).await {
@@ -123,15 +134,19 @@ impl Probe<'_> {
                 Ok(())
             }
             Ok(_) => Err(self.refuse(EXISTS, "a refused create replaced the object all the same")),
-            Err(error) => Err(self.refuse_for(EXISTS, &error)),
+            Err(error) => Err(self.fail(EXISTS, &error)),
         }
     }
 
     pub(super) async fn create_race(&mut self) -> Result<(), Stop> {
         for race in 1..=RACES {
             let key = self.fresh_key();
-            if let Err(seen) = self.race(&key).await {
-                return Err(self.refuse(RACE, format!("race {race}: {seen}")));
+            match self.race(&key).await {
+                Ok(()) => {}
+                Err(Upset::Seen(seen)) => {
+                    return Err(self.refuse(RACE, format!("race {race}: {seen}")));
+                }
+                Err(Upset::Error(error)) => return Err(self.fail(RACE, &error)),
             }
         }
         let detail = format!("{RACES} races of {RACERS}, one winner each");
@@ -140,7 +155,7 @@ impl Probe<'_> {
     }
 
     /// Lets creates race, and says what is wrong with how it ended.
-    async fn race(&self, key: &str) -> Result<(), String> {
+    async fn race(&self, key: &str) -> Result<(), Upset> {
         let bodies: Vec<Bytes> = (0..RACERS).map(|_| self.body()).collect();
         let racing = bodies
             .iter()
@@ -156,17 +171,17 @@ impl Probe<'_> {
                 CreateOutcome::Created => winners.push(body),
                 CreateOutcome::Exists => {}
                 CreateOutcome::Unknown(_) => doubtful.push(body),
-                CreateOutcome::Refused(error) => return Err(explain(&error)),
+                CreateOutcome::Refused(error) => return Err(Upset::Error(error)),
             }
         }
         if winners.len() > 1 {
             let winners = winners.len();
-            return Err(format!(
+            return Err(Upset::Seen(format!(
                 "{winners} of {RACERS} creates of one object won: two agents could both own a \
                  partition"
-            ));
+            )));
         }
-        let found = self.store.get(key).await.map_err(|error| explain(&error))?;
+        let found = self.store.get(key).await.map_err(Upset::Error)?;
         // A winner whose answer was lost is no fault.
         let expected = if winners.is_empty() {
             doubtful
@@ -176,7 +191,7 @@ impl Probe<'_> {
         if expected.contains(&found) {
             Ok(())
         } else {
-            Err("the winner's object is gone".into())
+            Err(Upset::Seen("the winner's object is gone".into()))
         }
     }
 
@@ -194,7 +209,7 @@ impl Probe<'_> {
                 ErrorKind::Invalid => "; a store without checksums wants checksum=none in the url",
                 _ => "",
             };
-            return Err(self.refuse(RANGES, explain(&error) + hint));
+            return Err(self.fail_with(RANGES, &error, hint));
         }
         let size = LARGE_BYTES as u64;
         for range in [0..size, 0..1, 4095..4097, 65_536..1_048_576, size - 1..size] {
@@ -202,7 +217,7 @@ impl Probe<'_> {
             match self.store.get_range(&key, range.clone()).await {
                 Ok(found) if found == wanted => {}
                 Ok(_) => return Err(self.refuse(RANGES, format!("wrong bytes for {range:?}"))),
-                Err(error) => return Err(self.refuse_for(RANGES, &error)),
+                Err(error) => return Err(self.fail(RANGES, &error)),
             }
         }
         self.note(
@@ -224,7 +239,7 @@ impl Probe<'_> {
         let found: Result<Vec<_>, _> = listed.map_ok(|object| object.key).try_collect().await;
         wanted.remove(0);
         match found {
-            Err(error) => self.note(LIST, Verdict::Unfit, explain(&error)),
+            Err(error) => drop(self.fail(LIST, &error)),
             Ok(found) if found == wanted => {
                 self.note(LIST, Verdict::Ok, "a listing shows every object, in order");
             }
@@ -251,7 +266,7 @@ impl Probe<'_> {
                     ErrorKind::Invalid => "; a store without bulk deletes wants bulk_delete=false",
                     _ => "",
                 };
-                self.refuse(DELETE, explain(&error) + hint)
+                self.fail_with(DELETE, &error, hint)
             })?;
         }
         match self.store.get(&keys[0]).await {
@@ -259,7 +274,7 @@ impl Probe<'_> {
                 self.note(DELETE, Verdict::Ok, "what was deleted is gone");
                 Ok(())
             }
-            Err(error) => Err(self.refuse_for(DELETE, &error)),
+            Err(error) => Err(self.fail(DELETE, &error)),
             Ok(_) => {
                 self.note(
                     DELETE,

@@ -16,7 +16,12 @@ use uuid::Uuid;
 
 pub use report::{Check, Report, Verdict};
 
-use crate::{env::IdGenerator, error::Error, keys::Key, store::Store};
+use crate::{
+    env::IdGenerator,
+    error::{Error, ErrorKind},
+    keys::Key,
+    store::{Fault, Store},
+};
 
 /// How long a probe takes at most, unless told otherwise.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(30);
@@ -31,6 +36,7 @@ pub async fn check_store(store: &Store, ids: &dyn IdGenerator, deadline: Duratio
         run: ids.uuid(),
         used: 0,
         checks: Vec::new(),
+        fault: None,
     };
     let ended = tokio::time::timeout(deadline.saturating_sub(CLEANING), probe.run()).await;
     match ended {
@@ -38,13 +44,14 @@ pub async fn check_store(store: &Store, ids: &dyn IdGenerator, deadline: Duratio
         Ok(Err(Stop)) => probe.clean().await,
         Err(_) => {
             let detail = format!("no verdict within {deadline:?}: the store is too slow");
-            probe.note("deadline", Verdict::Unfit, detail);
+            probe.note("deadline", Verdict::Failed, detail);
             probe.clean().await;
         }
     }
     Report {
         store: store.name().to_owned(),
         checks: probe.checks,
+        fault: probe.fault,
     }
 }
 
@@ -57,6 +64,7 @@ struct Probe<'a> {
     run: Uuid,
     used: u32,
     checks: Vec<Check>,
+    fault: Option<Fault>,
 }
 
 impl Probe<'_> {
@@ -81,14 +89,41 @@ impl Probe<'_> {
         });
     }
 
-    /// Notes that the store cannot be used, and why.
+    /// Notes that the store breaks a promise.
     fn refuse(&mut self, name: &'static str, detail: impl Into<String>) -> Stop {
         self.note(name, Verdict::Unfit, detail);
         Stop
     }
 
-    fn refuse_for(&mut self, name: &'static str, error: &Error) -> Stop {
-        self.refuse(name, explain(error))
+    /// Notes that a check ended in an error, which may say nothing about the store.
+    fn fail(&mut self, name: &'static str, error: &Error) -> Stop {
+        self.fail_with(name, error, "")
+    }
+
+    fn fail_with(&mut self, name: &'static str, error: &Error, hint: &str) -> Stop {
+        let mut detail = explain(error) + hint;
+        if let Error::Store { fault, .. } = error {
+            self.fault.get_or_insert_with(|| fault.clone());
+            if *fault == Fault::ClockSkew {
+                detail += &self.clock_difference();
+            }
+        }
+        let verdict = match tells_of_store(error) {
+            true => Verdict::Unfit,
+            false => Verdict::Failed,
+        };
+        self.note(name, verdict, detail);
+        Stop
+    }
+
+    fn clock_difference(&self) -> String {
+        let Some(skew) = self.store.clock_skew_ms() else {
+            return String::new();
+        };
+        format!(
+            "; it differs from the store's by {} s",
+            skew.unsigned_abs() / 1000
+        )
     }
 
     fn fresh_key(&mut self) -> String {
@@ -114,6 +149,22 @@ impl Probe<'_> {
             tracing::info!(run = %self.run, "scratch objects of the probe were left behind");
         }
     }
+}
+
+/// Whether an error shows what the store is, and not only that it is away, busy, or that this agent
+/// asks the wrong one or has no right to.
+fn tells_of_store(error: &Error) -> bool {
+    if let Error::Store {
+        fault: Fault::NoSuchBucket | Fault::WrongRegion(_),
+        ..
+    } = error
+    {
+        return false;
+    }
+    !matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::Forbidden | ErrorKind::Unknown
+    )
 }
 
 /// What to tell about an error in one line: its causes only where no advice is known.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::store::Fault;
+
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -14,6 +16,8 @@ pub enum Verdict {
     Warning,
     /// Unsafe or unusable.
     Unfit,
+    /// Not learned: the store did not answer, or refuses whoever asks.
+    Failed,
     /// Could not be looked at.
     Skipped,
 }
@@ -24,6 +28,7 @@ impl Verdict {
             Self::Ok => "ok",
             Self::Warning => "warning",
             Self::Unfit => "UNFIT",
+            Self::Failed => "FAILED",
             Self::Skipped => "skipped",
         }
     }
@@ -47,6 +52,9 @@ pub struct Report {
     pub store: String,
     /// In the order they were made.
     pub checks: Vec<Check>,
+    /// What the store's own error came to, if one ended the probe.
+    #[serde(skip)]
+    pub fault: Option<Fault>,
 }
 
 impl Report {
@@ -55,13 +63,21 @@ impl Report {
         self.first_fault().is_none()
     }
 
+    /// Whether the store was seen to break a promise. One that is not fit and not that either did not
+    /// answer, or refuses this agent: trying again may help.
+    pub fn is_unfit(&self) -> bool {
+        let failed = self.failed_check();
+        failed.is_some_and(|check| check.verdict == Verdict::Unfit)
+    }
+
+    fn failed_check(&self) -> Option<&Check> {
+        let mut checks = self.checks.iter();
+        checks.find(|check| matches!(check.verdict, Verdict::Unfit | Verdict::Failed))
+    }
+
     /// The first check that failed, as one line.
     pub fn first_fault(&self) -> Option<String> {
-        let fault = self
-            .checks
-            .iter()
-            .find(|check| check.verdict == Verdict::Unfit)?;
-        let Self { store, .. } = self;
+        let (Self { store, .. }, fault) = (self, self.failed_check()?);
         Some(format!(
             "store cannot be used: {}: {}. store=`{store}`",
             fault.name, fault.detail

@@ -144,6 +144,10 @@ async fn a_store_that_never_answers_is_refused_in_time() {
         "{report}"
     );
     assert_eq!(report.checks[0].verdict, Verdict::Ok);
+    assert!(
+        !report.is_fit() && !report.is_unfit(),
+        "slow is not unfit: {report}"
+    );
     assert!(start.elapsed() <= PROBE_DEADLINE);
 }
 
@@ -155,4 +159,40 @@ async fn a_busy_store_gets_another_chance() {
     let report = check(&store).await;
 
     assert!(report.is_fit(), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_only_fails_or_refuses_is_not_called_unfit() {
+    // The first write, a read, a race, the large object, the listing, the deletes.
+    for (when, trouble) in [
+        (When::on(Op::Create), Trouble::Forbid),
+        (When::on(Op::Create), Trouble::SlowDown),
+        (When::on(Op::Get), Trouble::Forbid),
+        (When::on(Op::Create).skip(20), Trouble::Forbid),
+        (When::on(Op::Put).skip(2), Trouble::Forbid),
+        (When::on(Op::List), Trouble::Forbid),
+        (When::on(Op::Delete), Trouble::Forbid),
+    ] {
+        let (store, faults) = faulty();
+        faults.inject(when.clone(), trouble);
+
+        let report = check(&store).await;
+
+        assert!(!report.is_fit(), "{when:?} {trouble:?}: {report}");
+        assert!(!report.is_unfit(), "{when:?} {trouble:?}: {report}");
+        assert!(report.fault.is_some(), "{when:?} {trouble:?}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_a_promise_is_called_unfit() {
+    for (when, trouble) in [
+        (When::on(Op::Create), Trouble::IgnoreCondition),
+        (When::on(Op::Get), Trouble::StaleNotFound),
+        (When::on(Op::Get).skip(12), Trouble::FlipBit),
+    ] {
+        let (store, faults) = faulty();
+        faults.inject(when, trouble);
+        assert!(check(&store).await.is_unfit(), "{trouble:?}");
+    }
 }

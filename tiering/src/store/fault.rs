@@ -87,13 +87,17 @@ impl Fault {
         match self {
             Self::Throttled => "the store asks for fewer requests",
             Self::Server => "the store failed",
-            Self::Connect => "no connection to the store: check endpoint= and the network",
+            Self::Connect => {
+                "no connection to the store: check endpoint= and the network; a private subnet needs \
+                 a gateway endpoint for S3"
+            }
             Self::Timeout => "no answer from the store in time: check endpoint= and the network",
             Self::Interrupted => "the connection to the store broke",
             Self::NoSuchBucket => "no such bucket: create it, or mend the name in the url",
             Self::WrongRegion(_) => "the bucket is in another region: set region= in the url",
             Self::AccessDenied => {
-                "access denied: the credentials lack a permission for this bucket or prefix"
+                "access denied: the bucket is another account's, or the credentials lack a permission \
+                 for it or its prefix"
             }
             Self::BadCredentials => {
                 "unknown or wrong credentials: check AWS_ACCESS_KEY_ID and its secret, or the profile"
@@ -104,7 +108,9 @@ impl Fault {
             Self::CredentialsUnreachable => {
                 "no credentials could be fetched: set AWS_ACCESS_KEY_ID or AWS_PROFILE, or check the role"
             }
-            Self::ExpiredToken => "the session token has expired: log in again, or renew it",
+            Self::ExpiredToken => {
+                "the session token has expired: renew AWS_SESSION_TOKEN, log in again, or check the role"
+            }
             Self::ClockSkew => "this machine's clock is off: set it by NTP",
             Self::Unsupported => "the store cannot do this",
             Self::BadDigest => "the bytes were damaged on their way to the store",
@@ -194,7 +200,9 @@ impl Fault {
         if let Some(error) = cause.downcast_ref::<io::Error>() {
             return Self::of_io(error.kind());
         }
-        match cause.downcast_ref::<HttpError>()?.kind() {
+        let error = cause.downcast_ref::<HttpError>()?;
+        match error.kind() {
+            HttpErrorKind::Timeout if was_connecting(error) => Some(Self::Connect),
             HttpErrorKind::Connect => Some(Self::Connect),
             HttpErrorKind::Timeout => Some(Self::Timeout),
             _ => Some(Self::Interrupted),
@@ -280,6 +288,15 @@ impl Fault {
             _ => return None,
         })
     }
+}
+
+/// Whether a request timed out before it had a connection: packets that are dropped on the way look
+/// like this, and nothing was sent. The client's error for it has no type that can be named.
+fn was_connecting(error: &HttpError) -> bool {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes
+        .map(ToString::to_string)
+        .any(|text| text.contains("(Connect)"))
 }
 
 fn xml_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

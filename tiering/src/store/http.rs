@@ -2,7 +2,7 @@
 //! how much the store's clock differs from ours.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicI64, Ordering},
 };
 
@@ -36,12 +36,23 @@ impl Skew {
     }
 }
 
+/// The bucket's region, as its store has named it in a reply: that of a redirect is nowhere else.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SeenRegion(Arc<OnceLock<String>>);
+
+impl SeenRegion {
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
 /// Makes clients that count.
 #[derive(Debug, Clone)]
 pub(crate) struct MeteredConnector {
     pub meter: Meter,
     pub clock: Arc<dyn Clock>,
     pub skew: Skew,
+    pub region: SeenRegion,
 }
 
 impl HttpConnector for MeteredConnector {
@@ -69,6 +80,7 @@ impl HttpService for MeteredService {
         let reply = self.client.execute(request).await;
         let outcome = reply.as_ref().map_or(Outcome::Unreachable, |reply| {
             self.note_date(reply);
+            self.note_region(reply);
             Outcome::of_status(reply.status().as_u16())
         });
         let meter = &self.connector.meter;
@@ -84,6 +96,13 @@ impl HttpService for MeteredService {
 }
 
 impl MeteredService {
+    fn note_region(&self, reply: &HttpResponse) {
+        let seen = &self.connector.region.0;
+        if let Some(region) = region_of(reply) {
+            seen.get_or_init(|| region.to_owned());
+        }
+    }
+
     fn note_date(&self, reply: &HttpResponse) {
         let Some(theirs) = date_of(reply) else { return };
         let ours = self.connector.clock.now();
@@ -92,6 +111,10 @@ impl MeteredService {
             .0
             .store(theirs.get().saturating_sub(ours.get()), Ordering::Relaxed);
     }
+}
+
+fn region_of(reply: &HttpResponse) -> Option<&str> {
+    reply.headers().get("x-amz-bucket-region")?.to_str().ok()
 }
 
 fn content_length(reply: &HttpResponse) -> Option<u64> {

@@ -37,7 +37,7 @@ pub use requests::{Outcome, Requests, Verb};
 pub use url::{StoreUrl, StoreUrlError};
 
 use crate::error::Error;
-use http::Skew;
+use http::{SeenRegion, Skew};
 use open::Clients;
 use requests::Meter;
 
@@ -57,6 +57,7 @@ struct Inner {
     prefix: String,
     meter: Meter,
     skew: Skew,
+    region: SeenRegion,
     request_timeout: Duration,
     call_timeout: Duration,
 }
@@ -100,13 +101,15 @@ impl Store {
         registry: &Registry,
     ) -> Result<Self, Error> {
         let (meter, skew) = (Meter::register(registry)?, Skew::unseen());
-        let clients = open::open(url, &options, &meter, &skew).await?;
+        let region = SeenRegion::default();
+        let clients = open::open(url, &options, &meter, &skew, &region).await?;
         Ok(Self(Arc::new(Inner {
             clients,
             name: url.to_string().into(),
             prefix: url.prefix.clone(),
             meter,
             skew,
+            region,
             request_timeout: options.request_timeout,
             call_timeout: options.call_timeout,
         })))
@@ -129,6 +132,7 @@ impl Store {
             prefix: prefix.trim_matches('/').to_owned(),
             meter: Meter::register(registry)?,
             skew: Skew::unseen(),
+            region: SeenRegion::default(),
             request_timeout: options.request_timeout,
             call_timeout: options.call_timeout,
         })))
@@ -466,7 +470,10 @@ impl Store {
     }
 
     fn error(&self, key: &str, source: object_store::Error) -> Error {
-        let fault = Fault::of(&source);
+        let fault = match Fault::of(&source) {
+            Fault::WrongRegion(None) => Fault::WrongRegion(self.0.region.get().map(str::to_owned)),
+            fault => fault,
+        };
         // A missing bucket answers 404 too, and must not pass for a missing object.
         if matches!(source, object_store::Error::NotFound { .. }) && fault == Fault::Other {
             return Error::NotFound {

@@ -16,7 +16,7 @@ use object_store::{
 
 use super::{
     StoreOptions, StoreUrl,
-    http::{MeteredConnector, Skew},
+    http::{MeteredConnector, SeenRegion, Skew},
     requests::Meter,
     url::{Checksum, Place, S3Place},
 };
@@ -66,6 +66,7 @@ pub(crate) async fn open(
     options: &StoreOptions,
     meter: &Meter,
     skew: &Skew,
+    region: &SeenRegion,
 ) -> Result<Clients, Error> {
     let http = Http {
         url,
@@ -74,6 +75,7 @@ pub(crate) async fn open(
             meter: meter.clone(),
             clock: Arc::clone(&options.clock),
             skew: skew.clone(),
+            region: region.clone(),
         },
     };
     match &url.place {

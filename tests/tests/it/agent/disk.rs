@@ -227,6 +227,21 @@ async fn a_data_directory_that_cannot_be_written_is_said_in_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_is_full_at_the_first_start_is_said_in_one_line() {
+    let Some(disk) = Disk::mount("64k") else {
+        return;
+    };
+    let filler = std::fs::write(disk.path().join("filler"), vec![0; 65 << 10]);
+    assert!(filler.is_err(), "the disk is not full");
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(directory_url(home.path()), disk.path());
+    let refused = plan.spawn(PROGRAM).await.unwrap_err().to_string();
+    let said = last_words(&refused, 74);
+    assert!(said.contains("its disk is full"), "{said}");
+    assert!(said.contains("data_dir="), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_that_is_not_there_is_said_in_one_line() {
     let server = S3Server::builder().bucket("another").start().await.unwrap();
     let home = TempDir::new().unwrap();

@@ -10,6 +10,7 @@ mod permissions;
 mod reads;
 mod restart;
 mod retention;
+mod start;
 mod support;
 mod surface;
 mod take_over;
