@@ -9,8 +9,10 @@ use std::{
     io::{self, IoSlice},
     path::{Path, PathBuf},
     sync::Arc,
+    time::UNIX_EPOCH,
 };
 
+use esker_proto::types::TimestampMs;
 use rustix::{buffer::spare_capacity, fs::Advice, io::retry_on_intr};
 
 /// A directory tree on one file system.
@@ -51,6 +53,10 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the length of the file.
     fn size_bytes(&self) -> io::Result<u64>;
+
+    /// Returns when the file was created; where the file system does not keep that, when it was last
+    /// written. Nothing, if the system does not say.
+    fn created(&self) -> Option<TimestampMs>;
 
     /// Cuts the file to `size_bytes`.
     fn truncate(&self, size_bytes: u64) -> io::Result<()>;
@@ -161,6 +167,15 @@ impl DiskFile for File {
 
     fn size_bytes(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn created(&self) -> Option<TimestampMs> {
+        let metadata = self.metadata().ok()?;
+        let at = metadata.created().or_else(|_| metadata.modified()).ok()?;
+        let since_epoch = at.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(since_epoch.as_millis())
+            .ok()
+            .map(TimestampMs::new)
     }
 
     fn truncate(&self, size_bytes: u64) -> io::Result<()> {

@@ -62,6 +62,8 @@ struct Active {
     segment: Arc<Segment>,
     index: IndexBuilder,
     since: Instant,
+    /// How old it was then.
+    age_before: Duration,
 }
 
 impl LocalLog {
@@ -91,7 +93,7 @@ impl LocalLog {
             queue,
             segments,
             sealed: opened.sealed.into(),
-            active: opened.active.map(Active::new),
+            active: Active::of(opened.active, opened.active_age),
             epochs: opened.epochs,
             producers: opened.producers,
             local_log_start_offset: opened.recovered.local_log_start_offset,
@@ -251,9 +253,10 @@ impl LocalLog {
             .map_or(0, |active| active.segment.size_bytes())
     }
 
-    /// Returns how long ago the active segment got its first batch, or was opened; none without one.
+    /// Returns how long ago the active segment got its first batch, also if that was before the log
+    /// was opened; none without one.
     pub fn active_age(&self) -> Option<Duration> {
-        self.active.as_ref().map(|active| active.since.elapsed())
+        self.active.as_ref().map(Active::age)
     }
 
     /// Returns the bytes of all segments.
@@ -361,7 +364,7 @@ impl LocalLog {
             let segment = Arc::new(Segment::empty(path, self.log_end_offset));
             self.pool.push(&self.queue, Op::Begin(segment.clone()))?;
             self.segments.push(segment.clone());
-            self.active = Some(Active::new((segment, IndexBuilder::new())));
+            self.active = Some(Active::new(segment, IndexBuilder::new(), Duration::ZERO));
         }
         Ok(self.active.as_mut().expect("it was begun just above"))
     }
@@ -377,7 +380,7 @@ impl LocalLog {
         let at = RecoverAt {
             tiered_offset: self.local_log_start_offset,
             epochs: self.epochs.clone(),
-            producers: None,
+            ..RecoverAt::default()
         };
         recovery::open(disk, &self.dir, &at).map(Some)
     }
@@ -386,9 +389,15 @@ impl LocalLog {
         let active = opened.active.as_ref().map(|(segment, _)| segment.clone());
         let end = opened.recovered.log_end_offset;
         let disk = self.pool.disk().clone();
-        *writer = LogWriter::new(disk, self.dir.clone(), opened.mark, active, end);
+        *writer = LogWriter::new(disk, self.dir.clone(), opened.mark, active.clone(), end);
         self.sealed = opened.sealed.into();
-        self.active = opened.active.map(Active::new);
+        let is_same = |old: &&Active| {
+            active
+                .as_ref()
+                .is_some_and(|new| new.base_offset == old.segment.base_offset)
+        };
+        let age = self.active.as_ref().filter(is_same).map(Active::age);
+        self.active = Active::of(opened.active, age.unwrap_or_default());
         self.epochs = opened.epochs;
         self.producers = opened.producers;
         self.log_end_offset = end;
@@ -430,12 +439,22 @@ fn removed(dir: &Path) -> PathBuf {
 }
 
 impl Active {
-    fn new((segment, index): (Arc<Segment>, IndexBuilder)) -> Self {
+    fn new(segment: Arc<Segment>, index: IndexBuilder, age: Duration) -> Self {
         Self {
             segment,
             index,
             since: Instant::now(),
+            age_before: age,
         }
+    }
+
+    /// The active segment of a log that was opened, if it has one.
+    fn of(opened: Option<(Arc<Segment>, IndexBuilder)>, age: Duration) -> Option<Self> {
+        opened.map(|(segment, index)| Self::new(segment, index, age))
+    }
+
+    fn age(&self) -> Duration {
+        self.age_before.saturating_add(self.since.elapsed())
     }
 
     fn push(&mut self, batch: &BatchHeader) {

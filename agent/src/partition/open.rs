@@ -273,6 +273,7 @@ async fn open_log(
             tiered_offset: manifest.tiered_offset(),
             epochs: manifest.epochs().clone(),
             producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
+            now: opening.archiver.clock.now(),
         };
         LocalLog::open(&opening.flush_pool, &dir, &recover_at)
     };

@@ -22,11 +22,12 @@ mod walk;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use esker_index::{EpochHistory, IndexBuilder, producers::ProducerTable};
-use esker_proto::types::{Offset, Position};
+use esker_proto::types::{Offset, Position, TimestampMs};
 
 use super::{
     SealedSegment,
@@ -48,6 +49,8 @@ pub struct RecoverAt {
     pub epochs: EpochHistory,
     /// Snapshot of the producers at `tiered_offset`.
     pub producers: Option<Bytes>,
+    /// The time, by the clock the files were written by: it tells how old the active segment is.
+    pub now: TimestampMs,
 }
 
 /// What opening a log found.
@@ -85,6 +88,9 @@ pub(super) struct OpenedLog {
     pub(super) list: List,
     pub(super) sealed: Vec<SealedSegment>,
     pub(super) active: Option<(Arc<Segment>, IndexBuilder)>,
+    /// How long ago the active segment was begun. A clock that was set since makes it any age, and
+    /// so the segment is sealed early or late, once.
+    pub(super) active_age: Duration,
     pub(super) epochs: EpochHistory,
     pub(super) producers: ProducerTable,
     pub(super) mark: MarkFile,

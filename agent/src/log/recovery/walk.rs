@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use esker_index::{EpochHistory, IndexBuilder, producers::ProducerTable};
@@ -38,6 +39,7 @@ pub(super) struct Walk<'a> {
     segments: Vec<Arc<Segment>>,
     sealed: Vec<SealedSegment>,
     active: Option<IndexBuilder>,
+    active_age: Duration,
     pub(super) epochs: EpochHistory,
     /// The epochs come from the checkpoint, which knows every epoch of the log.
     is_history_whole: bool,
@@ -69,6 +71,7 @@ impl<'a> Walk<'a> {
             segments: Vec::new(),
             sealed: Vec::new(),
             active: None,
+            active_age: Duration::ZERO,
             epochs,
             is_history_whole,
             producers: tiered_producers(dir, at)?,
@@ -194,10 +197,14 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         segment.set_readable(end.position);
+        let begun = file.created();
         segment.set_file(file);
         self.segments.push(Arc::new(segment));
         if is_last {
             self.active = Some(index);
+            // The file is created by its first batch.
+            let age_ms = begun.map_or(0, |begun| self.at.now.millis_since(begun));
+            self.active_age = Duration::from_millis(age_ms);
             return Ok(());
         }
         self.seal_again(path, base_offset, end.position, index)
@@ -420,6 +427,7 @@ impl<'a> Walk<'a> {
             list,
             sealed: self.sealed,
             active,
+            active_age: self.active_age,
             epochs: self.epochs,
             producers: self.producers,
             mark,

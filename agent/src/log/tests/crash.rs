@@ -80,6 +80,7 @@ fn live(policy: FlushPolicy) -> (Vec<Moment>, Vec<RecordBatch>) {
                 tiered_offset: sealed.next_offset,
                 epochs: sealed.epochs,
                 producers,
+                ..RecoverAt::default()
             };
             *tiered.lock() = at;
             let below = if round == 1 {

@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use esker_proto::types::TimestampMs;
 use parking_lot::Mutex;
 
 use crate::log::{Disk, DiskFile};
@@ -48,6 +49,7 @@ enum NameChange {
 
 #[derive(Clone, Debug, Default)]
 struct FileImage {
+    created: TimestampMs,
     data: Vec<u8>,
     durable: Vec<u8>,
     /// Blocks that differ from `durable`.
@@ -59,6 +61,7 @@ type Hook = Box<dyn Fn(&Image) + Send>;
 #[derive(Default)]
 struct State {
     image: Image,
+    now: TimestampMs,
     /// The nth call of an action from now on fails, and what it does before it fails.
     faults: Vec<(Action, usize, Fault)>,
     hook: Option<Hook>,
@@ -112,6 +115,11 @@ impl MemDisk {
     /// Lets writes fail with `ENOSPC` that would make the files together larger than this.
     pub(super) fn set_capacity(&self, bytes: Option<usize>) {
         self.0.lock().capacity = bytes;
+    }
+
+    /// Sets the time by which files are created.
+    pub(super) fn set_time(&self, now: TimestampMs) {
+        self.0.lock().now = now;
     }
 
     pub(super) fn calls_of(&self, action: Action) -> usize {
@@ -250,6 +258,7 @@ impl FileImage {
             }
         }
         Self {
+            created: self.created,
             data: durable.clone(),
             durable,
             dirty: BTreeSet::new(),
@@ -281,9 +290,13 @@ impl fmt::Debug for MemFile {
 impl Disk for MemDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.enter(Action::Create)?;
+        let created = state.now;
         let image = &mut state.image;
         let file = image.files.len();
-        image.files.push(FileImage::default());
+        image.files.push(FileImage {
+            created,
+            ..FileImage::default()
+        });
         image.names.insert(path.to_owned(), file);
         image
             .changed_names
@@ -386,6 +399,10 @@ impl DiskFile for MemFile {
 
     fn size_bytes(&self) -> io::Result<u64> {
         Ok(self.disk.0.lock().image.files[self.file].data.len() as u64)
+    }
+
+    fn created(&self) -> Option<TimestampMs> {
+        Some(self.disk.0.lock().image.files[self.file].created)
     }
 
     fn truncate(&self, size_bytes: u64) -> io::Result<()> {

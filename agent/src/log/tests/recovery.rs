@@ -1,7 +1,7 @@
 //! Opening a log: what is kept, what is cut, what is refused.
 
 use esker_index::{EpochHistory, producers::ProducerTable};
-use esker_proto::types::Offset;
+use esker_proto::types::{Offset, TimestampMs};
 
 use super::{mem_disk::MemDisk, support::*};
 use crate::log::{Damage, Error, ErrorKind, RecoverAt};
@@ -297,6 +297,7 @@ fn an_empty_log_begins_where_the_bucket_ends() {
         tiered_offset: offset(1_000),
         epochs,
         producers: producers_bytes,
+        ..RecoverAt::default()
     };
 
     let mut log = TestLog::open(MemDisk::default(), &at).unwrap();
@@ -333,6 +334,7 @@ fn a_log_that_ends_below_the_bucket_begins_anew() {
         tiered_offset: offset(61),
         epochs,
         producers: None,
+        ..RecoverAt::default()
     };
 
     let log = log.reopen(&at).unwrap();
@@ -359,6 +361,7 @@ fn a_log_that_reaches_the_tiered_offset_is_kept() {
             tiered_offset: offset(60),
             epochs,
             producers: None,
+            ..RecoverAt::default()
         })
         .unwrap();
     assert!(!log.recovered.was_reset);
@@ -391,6 +394,7 @@ fn a_log_that_holds_another_epoch_than_the_bucket_is_refused() {
         tiered_offset: offset(40),
         epochs,
         producers: None,
+        ..RecoverAt::default()
     };
     let error = log.reopen(&at).err().unwrap();
     assert!(matches!(error, Error::Diverged { .. }), "{error}");
@@ -452,4 +456,35 @@ fn records_that_hold_batches_are_not_taken_for_batches_that_follow() {
 
     let log = log.reopen(&start()).unwrap();
     assert_eq!(log.log.log_end_offset(), offset(1));
+}
+
+/// How old the active segment says it is when a log that was begun at `begun` is opened at `now`.
+fn age_when_opened(begun: i64, now: i64) -> std::time::Duration {
+    let mut log = TestLog::new();
+    log.disk.set_time(TimestampMs::new(begun));
+    log.append(10, 10);
+    log.sync().unwrap();
+    log.disk.set_time(TimestampMs::new(now));
+    log.append(10, 10);
+    log.sync().unwrap();
+    let at = RecoverAt {
+        now: TimestampMs::new(now),
+        ..start()
+    };
+    log.reopen(&at).unwrap().log.active_age().unwrap()
+}
+
+#[test]
+fn the_active_segment_is_as_old_as_its_first_batch_also_when_opened_again() {
+    let hour = std::time::Duration::from_secs(3600);
+    let age = age_when_opened(1_000_000, 1_000_000 + 3_600_000);
+    assert!(age >= hour && age < 2 * hour, "{age:?}");
+}
+
+#[test]
+fn a_clock_that_was_set_makes_no_age_negative_and_nothing_panics() {
+    let hour = std::time::Duration::from_secs(3600);
+    assert!(age_when_opened(1_000_000, 0) < hour);
+    assert!(age_when_opened(i64::MAX, i64::MIN) < hour);
+    assert!(age_when_opened(i64::MIN, i64::MAX) > hour);
 }

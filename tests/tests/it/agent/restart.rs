@@ -1,20 +1,23 @@
 //! An agent that ended in order leaves everything to the next one; one that did not leaves nothing
 //! to be taken silently.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use esker_agent::{StartError, agent::Agent};
-use esker_proto::v1::{CreateTopicRequest, ErrorKind};
+use esker_proto::{
+    types::TimestampMs,
+    v1::{CreateTopicRequest, ErrorKind},
+};
 use esker_tests::{
     agent::{Plan, directory_url, until},
     s3::{Fault, Latency, Rule, S3Server, Verb},
 };
-use esker_tiering::env::TaskSet;
+use esker_tiering::env::{ManualClock, TaskSet};
 use tempfile::TempDir;
 
 use super::support::{
     PROGRAM, Raw, TOPIC, agent_id_in, assert_intact, batch_of, connect, create, describe, detail,
-    publish, replay_all, s3_url, seal,
+    now, publish, replay_all, s3_url, seal,
 };
 use crate::support::BUCKET;
 
@@ -236,4 +239,36 @@ async fn no_topic_is_created_behind_the_back_of_a_drain() {
     let refused = raw.produce(TOPIC, 0, batch_of(1, 0, 0)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ShuttingDown, "{refused:?}");
     assert!(draining.await.unwrap().is_complete);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_is_sealed_at_its_age_however_often_the_agent_restarts() {
+    let bench = bench();
+    let plan = bench.plan.clone().with("segment-age", "1h");
+    let later = |hours: i64| {
+        let now = TimestampMs::new(now().get() + hours * 3_600_000);
+        let clock = Arc::new(ManualClock::new(now));
+        plan.clone().around(|around| around.clock = clock)
+    };
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..100).await;
+    agent.stop().await;
+
+    // A clock that was set back makes nothing older, and nothing fails.
+    let agent = later(-5).start().await.unwrap();
+    let at = describe(&connect(agent.grpc_address()).await)
+        .await
+        .remove(0);
+    assert_eq!((at.tiered_offset, at.high_watermark), (0, 100));
+    agent.stop().await;
+
+    let agent = later(2).start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    until("the segment is sealed and uploaded", async || {
+        describe(&client).await[0].tiered_offset == 100
+    })
+    .await;
+    agent.stop().await;
 }
