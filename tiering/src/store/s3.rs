@@ -91,7 +91,7 @@ fn harmful(rules: &[LifecycleRule], prefix: &str) -> Vec<String> {
     let enabled = rules
         .iter()
         .filter(|rule| *rule.status() == ExpirationStatus::Enabled);
-    let touching = enabled.filter(|rule| touches(rule_prefix(rule), prefix));
+    let touching = enabled.filter(|rule| touches(rule_prefix(rule), prefix) && !wants_tag(rule));
     touching.filter_map(harm_of).collect()
 }
 
@@ -109,9 +109,20 @@ fn rule_prefix(rule: &LifecycleRule) -> &str {
     in_filter.or_else(|| rule.prefix()).unwrap_or("")
 }
 
-/// Whether some key can be under both prefixes.
+/// Whether a rule is only for objects with some tag: ours have none.
+fn wants_tag(rule: &LifecycleRule) -> bool {
+    rule.filter().is_some_and(|filter| {
+        filter.tag().is_some() || filter.and().is_some_and(|and| !and.tags().is_empty())
+    })
+}
+
+/// Whether a key of ours can begin with a rule's prefix.
 fn touches(rule: &str, ours: &str) -> bool {
-    rule.starts_with(ours) || ours.starts_with(rule)
+    let ours = match ours {
+        "" => String::new(),
+        ours => format!("{ours}/"),
+    };
+    rule.starts_with(&ours) || ours.starts_with(rule)
 }
 
 fn harm_of(rule: &LifecycleRule) -> Option<String> {
@@ -158,3 +169,6 @@ impl ProvideCredentials for SameCredentials {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

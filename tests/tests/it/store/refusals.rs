@@ -120,6 +120,58 @@ async fn a_bucket_that_expires_live_objects_is_refused() {
     assert!(line.contains("lifecycle"), "{line}");
 }
 
+/// The line of one check in the report of a store.
+async fn line_of(check: &str, server: S3Server) -> (bool, String) {
+    let place = s3_of(server, options()).await;
+    let report = check_store(&place.store, &RandomIds, PATIENCE).await;
+    let text = report.to_string();
+    let line = text.lines().find(|line| line.contains(check));
+    (
+        report.is_fit(),
+        line.unwrap_or_else(|| panic!("{text}")).to_owned(),
+    )
+}
+
+#[tokio::test]
+async fn versions_that_are_kept_are_a_warning_about_the_bill() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    assert!(server.set_versioning(BUCKET, true));
+
+    let (is_fit, line) = line_of("versioning", server).await;
+
+    assert!(is_fit, "{line}");
+    assert!(
+        line.contains("warning") && line.contains("billed"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn a_rule_for_another_prefix_is_no_reason_to_refuse() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    assert!(server.set_expiration(BUCKET, "backups/", 7));
+
+    let (is_fit, line) = line_of("lifecycle", server).await;
+
+    assert!(is_fit, "{line}");
+    assert!(line.trim_start().starts_with("ok"), "{line}");
+}
+
+#[tokio::test]
+async fn questions_about_the_bucket_that_are_not_allowed_are_skipped() {
+    let rule = Rule::new(Fault::Answer(Status::Forbidden)).verb(Verb::Bucket);
+    for check in ["versioning", "lifecycle"] {
+        let server = S3Server::builder().bucket(BUCKET).fault(rule.clone());
+        let (is_fit, line) = line_of(check, server.start().await.unwrap()).await;
+
+        assert!(is_fit, "{line}");
+        assert!(
+            line.contains("skipped") && line.contains("AccessDenied"),
+            "{line}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn wrong_credentials_give_one_clear_line() {
     for (access_key, secret_key) in [("nobody", SECRET_KEY), (ACCESS_KEY, "guess")] {

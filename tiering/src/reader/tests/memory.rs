@@ -193,6 +193,35 @@ async fn a_demand_goes_before_what_is_fetched_ahead() {
     assert!(!before.contains(&gets[before.len()]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_reader_keeps_nothing_for_later_while_another_waits_for_memory() {
+    let bench = Bench::with(Log::gated(Shape::default()).await, |options| {
+        options.cache_memory_bytes = 0;
+        options.budget_bytes = 9 * KIB;
+    })
+    .await;
+    // One has the whole budget and waits for the store; the other waits for the budget.
+    let (mut first, mut second) = (bench.cursor(Offset::ZERO), bench.cursor(Offset::new(50)));
+    let mut reading = Box::pin(read(&mut first, 1));
+    assert!(reading.as_mut().now_or_never().is_none());
+    yield_often().await;
+    let mut waiting = Box::pin(read(&mut second, 1));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    yield_often().await;
+    assert!(bench.reader.0.fetcher.budget().is_short());
+    bench.log.objects.let_through(10);
+
+    // The first gets a batch amid its chunk, and does not come back for the next.
+    assert!(!reading.await.unwrap().is_empty());
+
+    assert!(!waiting.await.unwrap().is_empty());
+    drop(second);
+    assert!(
+        !read(&mut first, 1).await.unwrap().is_empty(),
+        "it reads on"
+    );
+}
+
 /// Lets every task run that can.
 async fn yield_often() {
     for _ in 0..50 {
