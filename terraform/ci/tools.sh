@@ -90,7 +90,9 @@ start_provider() {
 
 stop_provider() {
   [ -n "${PROVIDER_PID:-}" ] || return 0
-  kill "$PROVIDER_PID" 2>/dev/null && wait "$PROVIDER_PID" 2>/dev/null
+  # `wait` tells how it ended, which must not become how the script ends.
+  kill "$PROVIDER_PID" 2>/dev/null || true
+  wait "$PROVIDER_PID" 2>/dev/null || true
   rm -rf "$PROVIDER_DIR"
 }
 
