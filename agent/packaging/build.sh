@@ -77,7 +77,7 @@ tree() {
   gzip -9n "$release"/man/*
 }
 
-# sums of names, owners and times do not depend on who builds, nor when.
+# The same bytes whoever builds it, and whenever.
 archive() {
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" \
     --transform "s,^tree,$name," -C "$release" -c tree | gzip -9n >"$out/$name.tar.gz"
@@ -87,8 +87,8 @@ package() {
   cargo deb -q -p esker-agent --no-build --no-strip --target "$triple" --output "$out/"
 }
 
-rm -rf "$out"
 mkdir -p "$out"
+rm -f "$out"/esker*-"$arch"-linux.tar.gz "$out"/esker_*.deb "$out/SHA256SUMS"
 tools
 programs
 tree

@@ -17,7 +17,7 @@ export ESKER_PORT ESKER_HTTP_PORT
 project=eskercheck$$
 
 say() { echo "compose: $*"; }
-compose() { timeout 180 docker-compose -f "$here/compose/compose.yaml" -p "$project" "$@"; }
+compose() { timeout 180 docker-compose -f "$here/esker-localstack/compose.yaml" -p "$project" "$@"; }
 esker() { compose exec -T agent esker "$@"; }
 
 finish() {

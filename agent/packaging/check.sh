@@ -129,6 +129,7 @@ deb_install() {
   local root=$scratch/root
   mkdir "$root"
   tar -C "$root" -xf "$tar"
+  mknod -m 666 "$root/dev/null" c 1 3
   cp "$deb" "$root/tmp/esker.deb"
   in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
   in_root dpkg -i /tmp/esker.deb >"$scratch/dpkg.log" 2>&1 || die "dpkg -i: $(cat "$scratch/dpkg.log")"
