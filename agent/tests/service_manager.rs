@@ -10,7 +10,7 @@ use std::{
     os::unix::net::UnixDatagram,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -59,7 +59,9 @@ impl Service {
     /// Reads what was told until a message has this beginning; returns its lines.
     fn until_told(&self, wanted: &str) -> String {
         let mut message = [0; 4096];
+        let deadline = Instant::now() + PATIENCE;
         loop {
+            assert!(Instant::now() < deadline, "never told: {wanted}");
             let len = self.told.recv(&mut message).unwrap();
             let text = String::from_utf8_lossy(&message[..len]);
             if let Some(line) = text.lines().find(|line| line.starts_with(wanted)) {
