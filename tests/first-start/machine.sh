@@ -108,6 +108,8 @@ tell() {
   printf '%s' "$3" >"$work/told" && mv "$work/told" "$path"
 }
 
+told() { cat "$work/$1/latest/meta-data/$2"; }
+
 # boot NAME ZONE: the metadata of an instance, then the machine.
 boot() {
   local name=$1 zone=$2 hosts=() bucket

@@ -58,8 +58,8 @@ segments_in_bucket() {
 
 # serves NAME: its first start is over, and the unit is as it should be.
 serves() {
-  local name=$1 files
-  wait_for 150 "$name serves" said "$name" /var/log/cloud-init-output.log 'esker start: the agent serves'
+  local name=$1 files clients
+  wait_for 240 "$name serves" said "$name" /var/log/cloud-init-output.log 'esker start: the agent serves'
   has "$name" esker-agent Type=notify ActiveState=active SubState=running User=esker NRestarts=0 \
     "ExecMainStatus=0" UnitFileState=enabled TimeoutStopUSec=1min\ 45s WatchdogUSec=2min \
     "StateDirectory=esker"
@@ -69,6 +69,9 @@ serves() {
   files=$(in_machine "$name" cat /etc/esker/esker-agent.env)
   [ "$files" = "$(cat "$work/rendered/$name/root/etc/esker/esker-agent.env")" ] ||
     fail "$name" "the settings are not those of the plan: $files"
+  clients=$(in_machine "$name" esker cluster)
+  grep -qE " $(told "$name" local-ipv4):7771 +$(told "$name" placement/availability-zone-id) " <<<"$clients" ||
+    fail "$name" "clients are told of another address or zone: $clients"
   in_machine "$name" esker-agent health >/dev/null || fail "$name" "the agent says that it is not well"
   say "$name serves: $(in_machine "$name" systemctl show -p StatusText --value esker-agent)"
 }
@@ -145,7 +148,7 @@ in_machine first esker topic create first >/dev/null
 produce first 1 "$RECORDS"
 
 boot second 1b
-wait_for 120 "second is refused" is second esker-agent ExecMainStatus=75
+wait_for 180 "second is refused" is second esker-agent ExecMainStatus=75
 say "second is refused, and tries again"
 interrupt first
 remove first
