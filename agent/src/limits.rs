@@ -33,6 +33,12 @@ pub(crate) struct Limits {
     unuploaded_bytes_max: u64,
     free_bytes: AtomicU64,
     reserve_bytes: AtomicU64,
+    /// Bytes that logs have taken since the agent started.
+    appended_bytes: AtomicU64,
+    /// What that was when the disk was last looked at.
+    appended_at_look: AtomicU64,
+    /// When it has reached this, the reserve is all that is left.
+    appended_max: AtomicU64,
 }
 
 impl Limits {
@@ -43,7 +49,16 @@ impl Limits {
             unuploaded_bytes_max,
             free_bytes: AtomicU64::new(u64::MAX),
             reserve_bytes: AtomicU64::new(0),
+            appended_bytes: AtomicU64::new(0),
+            appended_at_look: AtomicU64::new(0),
+            appended_max: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// Notes what a log takes. The disk is looked at only now and then, and what producers send in
+    /// between must not reach beyond the reserve.
+    pub(crate) fn note_appended(&self, bytes: u64) {
+        self.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Replaces one partition's part of the sum.
@@ -61,6 +76,15 @@ impl Limits {
     pub(crate) fn note_disk(&self, free_bytes: u64, reserve_bytes: u64) {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         self.reserve_bytes.store(reserve_bytes, Ordering::Relaxed);
+        let appended = self.appended_bytes.load(Ordering::Relaxed);
+        // Some of what came since the look before may not be written yet, so none of it counts as
+        // written: producers are refused a little early rather than a little late.
+        let before = self.appended_at_look.swap(appended, Ordering::Relaxed);
+        let max = match reserve_bytes {
+            0 => u64::MAX,
+            reserve_bytes => before.saturating_add(free_bytes.saturating_sub(reserve_bytes)),
+        };
+        self.appended_max.store(max, Ordering::Relaxed);
     }
 
     /// Returns the local bytes of all partitions that are not in the bucket.
@@ -92,13 +116,11 @@ impl Limits {
 
     /// Decides about a batch.
     pub(crate) fn admit(&self) -> Admission {
-        let free = self.free_bytes();
-        decide(
-            self.unuploaded_bytes(),
-            self.unuploaded_bytes_max,
-            free,
-            self.reserve_bytes.load(Ordering::Relaxed),
-        )
+        let appended = self.appended_bytes.load(Ordering::Relaxed);
+        if appended >= self.appended_max.load(Ordering::Relaxed) {
+            return Admission::RefuseDisk;
+        }
+        decide(self.unuploaded_bytes(), self.unuploaded_bytes_max)
     }
 }
 
@@ -108,10 +130,7 @@ impl Limits {
     clippy::cast_sign_loss,
     reason = "a share of a size, and a wait between 1 and 1000"
 )]
-fn decide(unuploaded: u64, unuploaded_max: u64, free: u64, reserve: u64) -> Admission {
-    if free < reserve {
-        return Admission::RefuseDisk;
-    }
+fn decide(unuploaded: u64, unuploaded_max: u64) -> Admission {
     if unuploaded >= unuploaded_max {
         return Admission::RefuseUnuploaded;
     }
@@ -145,14 +164,33 @@ mod tests {
 
     #[test]
     fn producers_are_slowed_before_they_are_refused() {
-        let at = |unuploaded| decide(unuploaded, 1000, 50, 10);
+        let at = |unuploaded| decide(unuploaded, 1000);
         assert_eq!(at(0), Admission::Accept);
         assert_eq!(at(749), Admission::Accept);
         assert_eq!(at(750), Admission::Throttle(1));
         assert_eq!(at(875), Admission::Throttle(500));
         assert_eq!(at(999), Admission::Throttle(996));
         assert_eq!(at(1000), Admission::RefuseUnuploaded);
-        assert_eq!(decide(0, 1000, 9, 10), Admission::RefuseDisk);
+    }
+
+    #[test]
+    fn what_comes_between_two_looks_at_the_disk_stays_out_of_its_reserve() {
+        let limits = Limits::new(1_000_000);
+        limits.note_disk(100, 40);
+        limits.note_appended(59);
+        assert_eq!(limits.admit(), Admission::Accept);
+        limits.note_appended(1);
+        assert_eq!(limits.admit(), Admission::RefuseDisk);
+
+        // None of it may be written yet.
+        limits.note_disk(100, 40);
+        assert_eq!(limits.admit(), Admission::RefuseDisk);
+        limits.note_disk(41, 40);
+        assert_eq!(limits.admit(), Admission::Accept);
+        limits.note_disk(39, 40);
+        assert_eq!(limits.admit(), Admission::RefuseDisk);
+        limits.note_disk(100, 0);
+        assert_eq!(limits.admit(), Admission::Accept, "no reserve, no refusal");
     }
 
     #[test]

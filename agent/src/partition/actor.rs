@@ -234,6 +234,9 @@ impl Actor {
             return;
         }
         self.links
+            .limits
+            .note_appended(u64::from(header.size_bytes));
+        self.links
             .traffic
             .note_append(header.record_count, header.size_bytes);
         let appended = Appended {
