@@ -206,6 +206,9 @@ async fn an_idle_topic_costs_no_requests() {
     let after = server.counts();
     let looks = after.of(Verb::Get) - before.of(Verb::Get);
     assert_eq!(after.total() - before.total(), looks, "{before} {after}");
+    let keys = server.keys(BUCKET);
+    let is_of_topic = |key: &&String| key.contains("topics/");
+    assert_eq!(keys.iter().find(is_of_topic), None, "not even once");
     // In that time retention was looked at a dozen times, for each of eight partitions.
     assert!(looks < 8, "{before} {after}");
     agent.stop().await;

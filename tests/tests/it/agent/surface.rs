@@ -185,10 +185,22 @@ async fn pages_tell_health_and_the_bill() {
         (200, "serving\n".to_owned())
     );
     assert_eq!(page(http, "/nothing").await.unwrap().0, 404);
+    let before = agent.store().requests().total();
     let (code, metrics) = page(http, "/metrics").await.unwrap();
     assert_eq!(code, 200);
-    for name in ["esker_", "requests", "unuploaded"] {
-        assert!(metrics.contains(name), "no {name} in {metrics}");
-    }
+    let value = |name: &str| {
+        let lines = metrics.lines().filter(|line| line.starts_with(name));
+        let values = lines.map(|line| line.rsplit(' ').next().unwrap());
+        let values = values.map(|value| value.parse::<u64>().unwrap());
+        values.reduce(|sum, value| sum + value)
+    };
+    assert_eq!(value("esker_agent_produced_records_total "), Some(1000));
+    assert_eq!(value("esker_agent_unuploaded_bytes "), Some(0));
+    assert_eq!(value("esker_agent_tiered_offset{"), Some(1000));
+    assert!(value("esker_agent_produced_bytes_total ") > Some(200_000));
+    // The bill: each request of the store, as the store counts them itself.
+    let billed = value("esker_tiering_store_requests_total{").unwrap();
+    assert!(before > 5 && billed >= before, "{billed} {before}");
+    assert!(billed <= agent.store().requests().total(), "{billed}");
     agent.stop().await;
 }
