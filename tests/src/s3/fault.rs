@@ -41,9 +41,9 @@ pub(super) const ELSEWHERE: &str = "eu-west-1";
 pub enum Status {
     /// 403 AccessDenied: a policy, or credentials that ran out.
     Forbidden,
-    /// 301 PermanentRedirect, to a bucket in [`ELSEWHERE`], as its header says.
+    /// 301 PermanentRedirect, to a bucket in `eu-west-1`, as its header says.
     Redirect,
-    /// 400 AuthorizationHeaderMalformed, signed for another region than [`ELSEWHERE`].
+    /// 400 AuthorizationHeaderMalformed, signed for another region than `eu-west-1`.
     WrongRegion,
     /// 400 ExpiredToken.
     ExpiredToken,
