@@ -42,14 +42,18 @@ finish() {
   exit "$status"
 }
 
-begin() {
+make_images() {
   docker version >/dev/null 2>&1 || die "no docker daemon answers"
+  "$here/../localstack/build-image.sh"
+  "$here/image.sh" "$image"
+}
+
+begin() {
+  make_images
   work=$(mktemp -d "${TMPDIR:-/tmp}/$id.XXXXXX")
   trap finish EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  "$here/../localstack/build-image.sh"
-  "$here/image.sh" "$image"
   certificates 2>"$work/openssl.log" || die "no certificates: $(cat "$work/openssl.log")"
   docker network create "$id" >/dev/null
 }

@@ -11,7 +11,8 @@
 # second one has to serve every record, from an empty disk. A shutdown drains it, too.
 #
 # Needs root, a Docker daemon, debootstrap, openssl, curl, and what terraform/ci/render_user_data.sh
-# needs. Takes a minute or two once its images are there.
+# needs. Takes a minute or two once its images are there, which run.sh --images makes: minutes of
+# waiting for packages of Debian, the first time.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$here/../.." && pwd)
@@ -24,10 +25,14 @@ REGION=eu-central-1
 GROUP=esker-agents
 
 [ $# = 1 ] || die "usage: run.sh PACKAGES, the folder that agent/packaging/build.sh fills"
-packages=$(realpath "$1")
 for tool in docker debootstrap openssl curl python3; do
   command -v "$tool" >/dev/null || die "needs $tool"
 done
+if [ "$1" = --images ]; then
+  make_images
+  exit
+fi
+packages=$(realpath "$1")
 
 # package KIND: the one of this kind for this machine's architecture.
 package() {
