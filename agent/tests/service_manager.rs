@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    io::Read,
     net::TcpListener,
     os::unix::net::UnixDatagram,
     path::Path,
@@ -27,6 +28,32 @@ struct Service {
     told: UnixDatagram,
 }
 
+/// The agent's process, which a test that fails must not leave behind.
+struct Agent(Child);
+
+impl Agent {
+    fn terminate(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end; returns its exit code and what it said.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        let mut stderr = self.0.stderr.take().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        (self.0.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Service {
     fn new() -> Self {
         let home = TempDir::new().unwrap();
@@ -42,8 +69,8 @@ impl Service {
         self.home.path().join(name).display().to_string()
     }
 
-    fn start(&self) -> Child {
-        Command::new(PROGRAM)
+    fn start(&self) -> Agent {
+        let child = Command::new(PROGRAM)
             .args(["run", "--listen=127.0.0.1:0"])
             .arg(format!("--http-listen={}", self.http))
             .arg(format!("--store=file://{}", self.path("bucket")))
@@ -52,8 +79,8 @@ impl Service {
             .env("NOTIFY_SOCKET", self.path("notify"))
             .env("WATCHDOG_USEC", "400000")
             .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+            .spawn();
+        Agent(child.unwrap())
     }
 
     /// Reads what was told until a message has this beginning; returns its lines.
@@ -81,11 +108,6 @@ impl Service {
     }
 }
 
-fn terminate(agent: &Child) {
-    let pid = Pid::from_raw(i32::try_from(agent.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-}
-
 #[test]
 fn a_service_manager_is_told_of_start_life_and_drain() {
     let service = Service::new();
@@ -96,12 +118,11 @@ fn a_service_manager_is_told_of_start_life_and_drain() {
     service.until_told("STATUS=serving");
     service.until_told("WATCHDOG=1");
     service.until_told("WATCHDOG=1");
-    terminate(&agent);
+    agent.terminate();
     service.until_told("STOPPING=1");
 
-    let ended = agent.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(0), "{said}");
+    let (code, said) = agent.ended();
+    assert_eq!(code, Some(0), "{said}");
     for step in [
         "seal the logs",
         "upload and commit what was sealed",
@@ -120,16 +141,13 @@ fn health_tells_whether_the_agent_is_alive() {
     assert_eq!(before.status.code(), Some(1), "{before:?}");
     assert!(String::from_utf8_lossy(&before.stderr).contains(&service.http));
 
-    let mut agent = service.start();
+    let _agent = service.start();
     service.until_told("READY=1");
     for arguments in [&[][..], &["--ready"]] {
         let answer = service.health(arguments);
         assert_eq!(answer.status.code(), Some(0), "{answer:?}");
         assert_eq!(answer.stdout, b"serving\n");
     }
-
-    agent.kill().unwrap();
-    agent.wait().unwrap();
 }
 
 /// The rows of `docs/exit-codes.md` that say `no` to a restart are the unit's.
