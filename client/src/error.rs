@@ -157,13 +157,13 @@ impl Error {
             status.code(),
             Code::InvalidArgument | Code::NotFound | Code::Unimplemented | Code::PermissionDenied
         );
-        let message = match status.message() {
-            "" => format!("call failed. code=`{:?}`", status.code()),
-            message => message.to_owned(),
+        let message = match (innermost_source(&status), status.message()) {
+            // The transport's own words say little ("http2 error"), and each layer repeats the next.
+            (Some(cause), _) => format!("connection to the agent broke: {cause}"),
+            (None, "") => format!("call failed. code=`{:?}`", status.code()),
+            (None, message) => message.to_owned(),
         };
-        Self::new(kind, message)
-            .with_source(status)
-            .with_side_effects(is_refused)
+        Self::new(kind, message).with_side_effects(is_refused)
     }
 
     /// Returns the same error with another answer to [`Error::has_no_side_effects`].
@@ -242,6 +242,11 @@ const fn kind_of_wire(kind: v1::ErrorKind) -> ErrorKind {
 }
 
 /// Classes a status that came without a detail: from a proxy, or made up by the transport.
+fn innermost_source(status: &Status) -> Option<&(dyn error::Error + 'static)> {
+    let first = error::Error::source(status)?;
+    std::iter::successors(Some(first), |error| error.source()).last()
+}
+
 fn kind_of_code(status: &Status) -> ErrorKind {
     match status.code() {
         Code::NotFound => ErrorKind::NotFound,
@@ -258,5 +263,32 @@ fn kind_of_code(status: &Status) -> ErrorKind {
         // So does it when it has only text: "h2 protocol error".
         Code::Internal if status.message().contains("h2 protocol error") => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_broken_connection_is_said_in_one_line() {
+        let cause = io::Error::new(io::ErrorKind::TimedOut, "keep-alive timed out");
+        let wrapped = io::Error::other(cause);
+        let error = Error::from_status(Status::from_error(Box::new(wrapped)));
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(!error.has_no_side_effects());
+        let line = with_sources(&error);
+        assert_eq!(line, "connection to the agent broke: keep-alive timed out");
+    }
+
+    /// An error and its sources, as the command line prints them.
+    fn with_sources(error: &Error) -> String {
+        let sources = std::iter::successors(error::Error::source(error), |error| error.source());
+        std::iter::once(error.to_string())
+            .chain(sources.map(ToString::to_string))
+            .collect::<Vec<_>>()
+            .join(": ")
     }
 }
