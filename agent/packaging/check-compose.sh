@@ -17,7 +17,7 @@ export ESKER_PORT ESKER_HTTP_PORT
 project=eskercheck$$
 
 say() { echo "compose: $*"; }
-compose() { timeout 180 docker-compose -f "$here/esker-localstack/compose.yaml" -p "$project" "$@"; }
+compose() { timeout 240 docker-compose -f "$here/esker-localstack/compose.yaml" -p "$project" "$@"; }
 esker() { compose exec -T agent esker "$@"; }
 
 finish() {
@@ -48,6 +48,12 @@ is_running() { [ "$(docker inspect -f '{{.State.Running}}' "$(compose ps -q "$1"
 is_over() { ! is_running "$1"; }
 started_at() { docker inspect -f '{{.State.StartedAt}}' "$(compose ps -q "$1")"; }
 
+# said SERVICE TEXT: whether it logged that. By way of a file: a pipe that grep closes is an error.
+said() {
+  compose logs "$1" >"$scratch/log"
+  grep "$2" "$scratch/log"
+}
+
 # Lines that nobody else writes, and that are in the log from then on.
 produce() {
   seq -f "$1 %.0f" 20000 >>"$scratch/sent"
@@ -72,7 +78,7 @@ image() {
 
 up() {
   compose up -d
-  within 90 "the agent becomes healthy" is_healthy agent
+  within 150 "the agent becomes healthy" is_healthy agent
   esker topic create check --partitions 1
   produce first
   esker topic seal check --drop-local
@@ -82,8 +88,8 @@ up() {
 
 restart_agent() {
   compose restart agent
-  within 90 "the agent is healthy again" is_healthy agent
-  compose logs agent | grep -q 'drained: everything acknowledged is in the bucket'
+  within 150 "the agent is healthy again" is_healthy agent
+  said agent 'drained: everything acknowledged is in the bucket'
   all_there
   produce 'after the agent'
 }
@@ -92,7 +98,7 @@ restart_s3() {
   local before
   before=$(started_at agent)
   compose restart s3
-  within 90 "s3 is healthy again" is_healthy s3
+  within 150 "s3 is healthy again" is_healthy s3
   produce 'after s3'
   esker topic seal check --drop-local
   all_there
@@ -102,8 +108,8 @@ restart_s3() {
 restart_both() {
   produce 'before both'
   compose restart
-  within 120 "both are healthy again" is_healthy s3
-  within 120 "both are healthy again" is_healthy agent
+  within 150 "both are healthy again" is_healthy s3
+  within 150 "both are healthy again" is_healthy agent
   all_there
 }
 
@@ -111,7 +117,7 @@ kill_s3() {
   compose kill s3
   compose start s3 || true
   within 60 "s3 refuses to start with lost buckets" is_over s3
-  compose logs s3 | grep 'esker: was killed, and its buckets with it'
+  said s3 'esker: was killed, and its buckets with it'
 }
 
 step() {

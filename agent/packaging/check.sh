@@ -48,7 +48,8 @@ programs() {
     "$here/glibc.sh" "$tree/bin/$program" 2.31 >"$scratch/glibc"
     # The check would be worth nothing if it found nothing to complain of.
     ! "$here/glibc.sh" "$tree/bin/$program" 2.2 >/dev/null 2>&1 || die "glibc.sh lets all pass"
-    ! readelf -WS "$tree/bin/$program" | grep -qE '\.(symtab|debug_info)' || die "$program is not stripped"
+    readelf -WS "$tree/bin/$program" >"$scratch/sections"
+    ! grep -qE '\.(symtab|debug_info)' "$scratch/sections" || die "$program is not stripped"
     readelf -Wd "$tree/bin/$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort >"$scratch/needed"
     ! grep -vE '^(lib(c|m|dl|rt|pthread)\.so\.[0-9]+|ld-linux-x86-64\.so\.2)$' "$scratch/needed" ||
       die "$program needs a library that is not glibc's"
@@ -134,7 +135,8 @@ deb_install() {
   in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
   in_root dpkg -i /tmp/esker.deb >"$scratch/dpkg.log" 2>&1 || die "dpkg -i: $(cat "$scratch/dpkg.log")"
   grep -q 'set ESKER_STORE' "$scratch/dpkg.log" || die "the package does not say what to do next"
-  in_root getent passwd esker | grep -q ':/var/lib/esker:/usr/sbin/nologin$' || die "there is no user esker"
+  in_root getent passwd esker >"$scratch/user" || die "there is no user esker"
+  grep -q ':/var/lib/esker:/usr/sbin/nologin$' "$scratch/user" || die "the user esker can log in"
   [ "$(stat -c '%a %u' "$root/etc/esker/esker-agent.env")" = '600 0' ] || die "esker-agent.env is open to others"
   [ -z "$(find "$root/etc/systemd" -name 'esker*')" ] || die "the package switches its unit on by itself"
   in_root esker-agent --version
