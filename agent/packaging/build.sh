@@ -3,7 +3,7 @@
 #
 # The programs are linked with zig, which can aim at a glibc older than this machine's; C and assembly
 # in dependencies are compiled with it too. Needs rustup's cargo, python3 with venv, readelf; fetches
-# zig and cargo-zigbuild from PyPI and cargo-deb from crates.io, once, into the cache.
+# zig, cargo-zigbuild and cargo-deb once, into the cache.
 #
 #   OUT               where packages go; default packages/ in the target directory
 #   ARCH              x86_64 (default) or aarch64, which wants: rustup target add aarch64-unknown-linux-gnu

@@ -29,7 +29,7 @@ const MANIFEST_WAIT: Duration = Duration::from_millis(50);
 pub enum Read {
     /// Batches that follow each other.
     Batches {
-        /// Slices of cached chunks, not copied; together whole batches. The first batch may begin
+        /// Slices of cached chunks, not copied, each of whole batches. The first batch may begin
         /// below the offset asked for. Let go of them before waiting for anything but the peer they
         /// are sent to: they count against the memory of all cold reads.
         bytes: Vec<Bytes>,
