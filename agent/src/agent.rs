@@ -24,6 +24,7 @@ use tokio::{
 use tonic_health::server::HealthReporter;
 
 use crate::{
+    clocks::{Clocks, RetentionClock},
     cluster,
     config::Settings,
     control::{Controller, Led, Member},
@@ -343,17 +344,22 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     let limits = Arc::new(Limits::new(settings.unuploaded_bytes_max.get()));
     let options = reader_options(&settings, &data_dir);
     let reader = Reader::open(store.clone(), options, &metrics, tasks.clone()).await?;
+    let clocks = Clocks::new(Arc::clone(&around.clock), store.clone());
+    let registry = Arc::new(Registry::default());
     let archiver = ArchiverContext {
         cluster_id: controller.cluster_id(),
         deps: ArchiveDeps {
             store: store.clone(),
             ids: Arc::clone(&around.ids),
+            clock: Arc::clone(&around.clock),
             tasks: tasks.clone(),
             budget: UploadBudget::new(settings.upload_memory_bytes.get()),
             metrics: ArchiveMetrics::register(&metrics)?,
             policy: RetryPolicy::default(),
         },
-        clock: Arc::clone(&around.clock),
+        retention_clock: Arc::new(RetentionClock::register(clocks.clone(), &metrics)?),
+        clocks,
+        registry: Arc::clone(&registry),
         retention_interval: settings.retention_interval.duration(),
     };
     let flush_pool = FlushPool::start(data_dir.root(), flush_options(&settings))?;
@@ -365,7 +371,6 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         traffic: TrafficMetrics::register(&metrics)?,
         tasks: tasks.clone(),
     });
-    let registry = Arc::new(Registry::default());
     let topics = Topics {
         settings: settings.clone(),
         controller: Arc::clone(&controller),

@@ -7,6 +7,7 @@
 pub mod agent;
 mod backoff;
 pub mod cli;
+mod clocks;
 mod cluster;
 pub mod config;
 pub mod control;

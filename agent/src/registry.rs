@@ -67,6 +67,13 @@ impl Registry {
         self.topics.read().values().cloned().collect()
     }
 
+    /// Returns the name of a topic, for people; its id until it is known.
+    pub(crate) fn name_of(&self, topic_id: TopicId) -> String {
+        let topics = self.topics.read();
+        let topic = topics.values().find(|topic| topic.topic_id == topic_id);
+        topic.map_or_else(|| topic_id.to_string(), |topic| topic.name.to_string())
+    }
+
     /// Makes a topic known.
     pub(crate) fn insert(&self, topic: Arc<Topic>) {
         self.topics.write().insert(topic.name.clone(), topic);

@@ -165,6 +165,8 @@ fn page_ref(level: u8, base_offset: Offset, next_offset: Offset, segments: u64) 
         segment_bytes: segments << 26,
         min_timestamp: TimestampMs::new(1_700_000_000_000),
         max_timestamp: TimestampMs::new(1_700_000_100_000),
+        min_uploaded_at: TimestampMs::new(1_700_000_100_000),
+        max_uploaded_at: TimestampMs::new(1_700_000_100_000),
         size_bytes: segments * 900,
         crc32c: u32::MAX,
     }

@@ -7,10 +7,27 @@ use crate::{Manifest, PageRef, Rows, SegmentMeta};
 /// What a topic keeps. Without limits it keeps everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// A segment may go when its newest record is older than this.
+    /// A segment may go when both its newest record and its upload are longer ago than this.
     pub age_ms: Option<u64>,
     /// The oldest segments may go while those after them still hold at least this many bytes.
     pub size_bytes: Option<u64>,
+}
+
+impl RetentionPolicy {
+    /// Says for people why the oldest segment may go at `now`, given that it may.
+    pub fn reason(&self, manifest: &Manifest, now: TimestampMs) -> &'static str {
+        let budget = Budget::of(manifest, now, *self);
+        let is_expired = match (manifest.pages().first(), manifest.head().segments().first()) {
+            (Some(page), _) => budget.is_expired(page.min_timestamp.max(page.min_uploaded_at)),
+            (None, Some(meta)) => budget.is_expired(meta.retained_since()),
+            (None, None) => false,
+        };
+        if is_expired {
+            "older than the topic's retention"
+        } else {
+            "beyond the topic's retention size"
+        }
+    }
 }
 
 /// What to do about it.
@@ -35,11 +52,7 @@ pub fn plan(
     now: TimestampMs,
     policy: RetentionPolicy,
 ) -> Decision {
-    let mut budget = Budget {
-        policy,
-        now,
-        kept_bytes: manifest.bucket_bytes(),
-    };
+    let mut budget = Budget::of(manifest, now, policy);
     let log_start_offset = manifest.log_start_offset();
     let mut start = log_start_offset;
     for page in manifest.pages() {
@@ -81,10 +94,18 @@ struct Budget {
 }
 
 impl Budget {
-    fn is_expired(&self, newest: TimestampMs) -> bool {
+    fn of(manifest: &Manifest, now: TimestampMs, policy: RetentionPolicy) -> Self {
+        Self {
+            policy,
+            now,
+            kept_bytes: manifest.bucket_bytes(),
+        }
+    }
+
+    fn is_expired(&self, since: TimestampMs) -> bool {
         self.policy
             .age_ms
-            .is_some_and(|age_ms| self.now.millis_since(newest) > age_ms)
+            .is_some_and(|age_ms| self.now.millis_since(since) > age_ms)
     }
 
     /// Whether enough is left without `bytes` of what is kept.
@@ -93,8 +114,8 @@ impl Budget {
         limit.is_some_and(|limit| self.kept_bytes.saturating_sub(bytes) >= limit)
     }
 
-    fn drop(&mut self, newest: TimestampMs, bytes: u64) -> bool {
-        let may_go = self.is_expired(newest) || self.is_surplus(bytes);
+    fn drop(&mut self, since: TimestampMs, bytes: u64) -> bool {
+        let may_go = self.is_expired(since) || self.is_surplus(bytes);
         if may_go {
             self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
         }
@@ -102,13 +123,15 @@ impl Budget {
     }
 
     fn drop_whole_page(&mut self, page: &PageRef) -> bool {
-        self.drop(page.max_timestamp, page.segment_bytes)
+        let since = page.max_timestamp.max(page.max_uploaded_at);
+        self.drop(since, page.segment_bytes)
     }
 
     /// Whether not even the page's oldest segment may go: nothing in it is old enough, and any byte
     /// less would be too little.
     fn must_keep_page(&self, page: &PageRef) -> bool {
-        !self.is_expired(page.min_timestamp) && !self.is_surplus(1)
+        let since = page.min_timestamp.max(page.min_uploaded_at);
+        !self.is_expired(since) && !self.is_surplus(1)
     }
 
     fn drop_segments<'a>(
@@ -118,7 +141,7 @@ impl Budget {
     ) -> Offset {
         let dropped = segments
             .into_iter()
-            .take_while(|meta| self.drop(meta.max_timestamp, meta.size_bytes))
+            .take_while(|meta| self.drop(meta.retained_since(), meta.size_bytes))
             .last();
         dropped.map_or(start, |meta| meta.next_offset)
     }

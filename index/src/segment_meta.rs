@@ -54,10 +54,19 @@ pub struct SegmentMeta {
     pub min_timestamp: TimestampMs,
     /// The largest timestamp of its batches.
     pub max_timestamp: TimestampMs,
+    /// When it was uploaded; 0 where the index does not say.
+    pub uploaded_at: TimestampMs,
 }
 
 impl SegmentMeta {
-    /// Describes the segment that `entries` cover; `None` without entries.
+    /// Returns from when on retention counts the segment's age: the later of its newest record's
+    /// time and its upload. Records may be older than the log they are written to.
+    pub fn retained_since(&self) -> TimestampMs {
+        self.max_timestamp.max(self.uploaded_at)
+    }
+
+    /// Describes the segment that `entries` cover, without the time of its upload; `None` without
+    /// entries.
     pub fn of_entries(
         segment_id: SegmentId,
         leader_epoch: LeaderEpoch,
@@ -74,6 +83,7 @@ impl SegmentMeta {
             crc32c,
             min_timestamp: entries.iter().map(|entry| entry.min_timestamp).min()?,
             max_timestamp: entries.iter().map(|entry| entry.max_timestamp).max()?,
+            uploaded_at: TimestampMs::default(),
         })
     }
 }

@@ -45,6 +45,15 @@ pub(crate) fn epochs(starts: &[(u32, u64)]) -> EpochHistory {
     history
 }
 
+/// As [`add`], of a segment uploaded at this time.
+pub(crate) fn add_uploaded(base: u64, entries: &[(u32, i64)], uploaded_at: i64) -> Update {
+    let Update::AddSegment(mut segment) = add(base, entries) else {
+        unreachable!("add adds a segment")
+    };
+    segment.meta.uploaded_at = time(uploaded_at);
+    Update::AddSegment(segment)
+}
+
 /// A segment from `base` whose entries have these record counts and maximum timestamps; an entry is
 /// 1000 bytes a record long and spans 5 ms.
 pub(crate) fn segment(base: u64, entries: &[(u32, i64)]) -> (SegmentMeta, Vec<IndexEntry>) {

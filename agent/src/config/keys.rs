@@ -195,7 +195,8 @@ pub const KEYS: &[Key] = &[
         name: "retention",
         group: TOPICS,
         default: "7d",
-        doc: "Records older than this are removed; `forever` keeps them",
+        doc: "Records are kept this long after they reached the bucket, or after their own time if that is \
+              later; `forever` keeps them. Goes segment by segment",
         apply: |s, t| set_limit(&mut s.retention, t),
     },
     Key {

@@ -7,7 +7,6 @@ use esker_proto::{
     batch::BatchHeader,
     types::{LeaderEpoch, Offset, TopicPartition},
 };
-use esker_tiering::env::Clock;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, MissedTickBehavior, interval},
@@ -24,6 +23,7 @@ use super::{
     view::View,
 };
 use crate::{
+    clocks::{Clocks, RetentionClock},
     limits::{Admission, Limits},
     log::{self, FlushPool, LocalLog, LogEvent, LogEvents},
     metrics::TrafficMetrics,
@@ -65,7 +65,8 @@ pub(super) struct Links {
     pub(super) flush_pool: FlushPool,
     pub(super) limits: Arc<Limits>,
     pub(super) traffic: TrafficMetrics,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clocks: Clocks,
+    pub(super) retention_clock: Arc<RetentionClock>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -128,7 +129,7 @@ impl Actor {
                 }
                 () = sleep_until(roll_at) => self.roll(),
                 _ = expiry.tick() => {
-                    self.log.expire_producers(self.links.clock.now(), PRODUCER_EXPIRY_MS);
+                    self.log.expire_producers(self.links.retention_clock.now(), PRODUCER_EXPIRY_MS);
                 }
             }
         }
@@ -194,7 +195,7 @@ impl Actor {
                 max,
             });
         }
-        let now = self.links.clock.now();
+        let now = self.links.clocks.latest();
         if header.max_timestamp.millis_since(now) > FUTURE_MS_MAX {
             return Err(PartitionError::FutureTimestamp {
                 timestamp: header.max_timestamp,

@@ -14,7 +14,6 @@ use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
 use esker_tiering::{
     ErrorKind,
     archive::{Archive, ArchiveDeps, SEGMENTS_PER_COMMIT_MAX},
-    env::Clock,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -23,7 +22,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{error::PartitionError, message::Message, settings::PartitionSettings};
-use crate::{backoff::Backoff, log::SealedSegment};
+use crate::{
+    backoff::Backoff,
+    clocks::{Clocks, RetentionClock},
+    log::SealedSegment,
+    registry::Registry,
+};
 
 /// How often a partition that is written to looks for orphans, which costs a listing.
 const ORPHAN_SCAN_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -51,7 +55,10 @@ pub(super) struct Sealed {
 pub(crate) struct ArchiverContext {
     pub(crate) cluster_id: ClusterId,
     pub(crate) deps: ArchiveDeps,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clocks: Clocks,
+    pub(crate) retention_clock: Arc<RetentionClock>,
+    /// Knows the names of topics.
+    pub(crate) registry: Arc<Registry>,
     pub(crate) retention_interval: Duration,
 }
 
@@ -199,13 +206,29 @@ impl Archiver {
             self.scan_at = None;
             archive.request_scan();
         }
-        let trimmed = archive
-            .apply_retention(self.context.clock.now(), policy)
-            .await?;
-        if let Some(log_start_offset) = trimmed {
-            tracing::info!(partition = %self.at, %log_start_offset, "retention trimmed the log");
+        let now = self.context.retention_clock.now();
+        let before = archive.manifest();
+        let trimmed = archive.apply_retention(now, policy).await?;
+        if trimmed.is_some() {
+            let after = archive.manifest();
+            let reason = policy.reason(&before, now);
+            self.log_trim(&before, &after, reason);
         }
         self.collect().await
+    }
+
+    fn log_trim(&self, before: &Manifest, after: &Manifest, reason: &str) {
+        let (from, to) = (before.log_start_offset(), after.log_start_offset());
+        tracing::info!(
+            topic = self.context.registry.name_of(self.at.topic_id),
+            partition = %self.at.partition,
+            from_offset = %from,
+            to_offset = %to,
+            records = to.since(from),
+            bytes = before.bucket_bytes().saturating_sub(after.bucket_bytes()),
+            reason,
+            "retention removed records"
+        );
     }
 
     /// Merges index pages when due, and deletes what no manifest names any more. Each manifest is

@@ -273,7 +273,7 @@ async fn open_log(
             tiered_offset: manifest.tiered_offset(),
             epochs: manifest.epochs().clone(),
             producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
-            now: opening.archiver.clock.now(),
+            now: opening.archiver.clocks.local(),
         };
         LocalLog::open(&opening.flush_pool, &dir, &recover_at)
     };
@@ -350,7 +350,8 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         flush_pool: opening.flush_pool.clone(),
         limits: Arc::clone(&opening.limits),
         traffic: opening.traffic.clone(),
-        clock: Arc::clone(&opening.archiver.clock),
+        clocks: opening.archiver.clocks.clone(),
+        retention_clock: Arc::clone(&opening.archiver.retention_clock),
         cancel: tasks.token().clone(),
     };
     let tail = log.reader();

@@ -67,7 +67,8 @@ pub(super) enum TopicCommand {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SettingsArgs {
-    /// Remove records older than this, e.g. 7d; `forever` keeps them
+    /// Keep records this long after they reached the bucket, or after their own time if that is later,
+    /// e.g. 7d; `forever` keeps them
     #[arg(long, value_parser = retention)]
     retention: Option<i64>,
     /// Remove the oldest data of a partition beyond this size; `unlimited` for none

@@ -172,6 +172,11 @@ struct PageColumns {
     segment_bytes: Vec<u64>,
     min_timestamp: Vec<TimestampMs>,
     max_timestamp: Vec<TimestampMs>,
+    /// Empty in the first manifests.
+    #[serde(default)]
+    min_uploaded_at: Vec<TimestampMs>,
+    #[serde(default)]
+    max_uploaded_at: Vec<TimestampMs>,
     size_bytes: Vec<u64>,
     crc32c: Vec<u32>,
 }
@@ -190,6 +195,8 @@ impl PageColumns {
             columns.segment_bytes.push(page.segment_bytes);
             columns.min_timestamp.push(page.min_timestamp);
             columns.max_timestamp.push(page.max_timestamp);
+            columns.min_uploaded_at.push(page.min_uploaded_at);
+            columns.max_uploaded_at.push(page.max_uploaded_at);
             columns.size_bytes.push(page.size_bytes);
             columns.crc32c.push(page.crc32c);
         }
@@ -200,6 +207,13 @@ impl PageColumns {
         (0..self.id.len())
             .map(|index| self.page(index).ok_or(Error::Malformed { what: PAGES }))
             .collect()
+    }
+
+    fn uploaded_at(&self, column: &[TimestampMs], index: usize) -> Option<TimestampMs> {
+        if self.min_uploaded_at.is_empty() && self.max_uploaded_at.is_empty() {
+            return Some(TimestampMs::default());
+        }
+        column.get(index).copied()
     }
 
     fn page(&self, index: usize) -> Option<PageRef> {
@@ -214,6 +228,8 @@ impl PageColumns {
             segment_bytes: *self.segment_bytes.get(index)?,
             min_timestamp: *self.min_timestamp.get(index)?,
             max_timestamp: *self.max_timestamp.get(index)?,
+            min_uploaded_at: self.uploaded_at(&self.min_uploaded_at, index)?,
+            max_uploaded_at: self.uploaded_at(&self.max_uploaded_at, index)?,
             size_bytes: *self.size_bytes.get(index)?,
             crc32c: *self.crc32c.get(index)?,
         })

@@ -7,7 +7,7 @@ use esker_proto::types::{LeaderEpoch, Offset, TimestampMs};
 use uuid::Uuid;
 
 use super::merge::PAGE_ROWS_MAX;
-use crate::{Error, Rows, checksum::crc32c, error::ensure, table};
+use crate::{Error, Rows, SegmentMeta, checksum::crc32c, error::ensure, table};
 
 /// Identity of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,10 @@ pub struct PageRef {
     pub min_timestamp: TimestampMs,
     /// Greatest timestamp of those segments.
     pub max_timestamp: TimestampMs,
+    /// When the first of those segments was uploaded; 0 where the index does not say.
+    pub min_uploaded_at: TimestampMs,
+    /// When the last of them was.
+    pub max_uploaded_at: TimestampMs,
     /// Length of the page object.
     pub size_bytes: u64,
     /// CRC-32C of the page object.
@@ -102,6 +106,8 @@ impl NewPage {
             segment_bytes: 0,
             min_timestamp: TimestampMs::default(),
             max_timestamp: TimestampMs::default(),
+            min_uploaded_at: TimestampMs::default(),
+            max_uploaded_at: TimestampMs::default(),
             size_bytes: bytes.len() as u64,
             crc32c: crc32c(&[&bytes]),
         };
@@ -123,16 +129,10 @@ impl PageRef {
             segment_bytes: live
                 .iter()
                 .fold(0, |sum: u64, meta| sum.saturating_add(meta.size_bytes)),
-            min_timestamp: live
-                .iter()
-                .map(|meta| meta.min_timestamp)
-                .min()
-                .ok_or_else(no_rows)?,
-            max_timestamp: live
-                .iter()
-                .map(|meta| meta.max_timestamp)
-                .max()
-                .ok_or_else(no_rows)?,
+            min_timestamp: least(live, |meta| meta.min_timestamp)?,
+            max_timestamp: greatest(live, |meta| meta.max_timestamp)?,
+            min_uploaded_at: least(live, |meta| meta.uploaded_at)?,
+            max_uploaded_at: greatest(live, |meta| meta.uploaded_at)?,
             ..self
         })
     }
@@ -143,6 +143,20 @@ impl PageRef {
             && rows.base_offset() == Some(self.base_offset)
             && rows.next_offset() == Some(self.next_offset)
     }
+}
+
+fn least(
+    segments: &[SegmentMeta],
+    time: impl Fn(&SegmentMeta) -> TimestampMs,
+) -> Result<TimestampMs, Error> {
+    segments.iter().map(time).min().ok_or_else(no_rows)
+}
+
+fn greatest(
+    segments: &[SegmentMeta],
+    time: impl Fn(&SegmentMeta) -> TimestampMs,
+) -> Result<TimestampMs, Error> {
+    segments.iter().map(time).max().ok_or_else(no_rows)
 }
 
 const fn no_rows() -> Error {

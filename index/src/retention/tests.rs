@@ -1,7 +1,7 @@
 //! Tests of the retention plan.
 
 use super::*;
-use crate::testing::{add, at, filled, opened, time, trim};
+use crate::testing::{add, add_uploaded, at, filled, opened, time, trim};
 
 /// Three segments of 10 kB whose newest records are of times 100, 300 and 200.
 fn three() -> Manifest {
@@ -44,6 +44,58 @@ fn age_counts_from_the_newest_record_and_stops_at_the_first_that_stays() {
     assert_eq!(decide(151), Decision::TrimBelow(at(10)));
     assert_eq!(decide(300), Decision::TrimBelow(at(10)));
     assert_eq!(decide(351), Decision::TrimBelow(at(30)));
+}
+
+#[test]
+fn imported_history_is_kept_as_long_after_its_upload_as_new_records() {
+    let history = [
+        add_uploaded(0, &[(10, 100)], 5_000),
+        add_uploaded(10, &[(10, 200)], 6_000),
+        add_uploaded(20, &[(10, 9_000)], 7_000),
+    ];
+    let manifest = opened()
+        .apply(crate::Update::All(history.into()), 2)
+        .expect("follow")
+        .manifest;
+    let decide = |now| plan(&manifest, None, time(now), aged(50));
+
+    assert_eq!(decide(5_050), Decision::Keep);
+    assert_eq!(decide(5_051), Decision::TrimBelow(at(10)));
+    assert_eq!(decide(6_051), Decision::TrimBelow(at(20)));
+    assert_eq!(decide(9_050), Decision::TrimBelow(at(20)));
+    assert_eq!(decide(9_051), Decision::TrimBelow(at(30)));
+    assert_eq!(
+        aged(50).reason(&manifest, time(5_051)),
+        "older than the topic's retention"
+    );
+    assert_eq!(
+        sized(0).reason(&manifest, time(5_051)),
+        "beyond the topic's retention size"
+    );
+}
+
+#[test]
+fn imported_history_is_kept_in_pages_too() {
+    let shape = |base: u64| -> Vec<_> { (0..64).map(|_| (10, base.cast_signed())).collect() };
+    let bases = (0..65).map(|index| index * 640);
+    let updates = bases
+        .map(|base| add_uploaded(base, &shape(base), 1_000_000 + base.cast_signed()))
+        .collect();
+    let next = opened()
+        .apply(crate::Update::All(updates), 2)
+        .expect("segments follow each other");
+    let (manifest, page) = (next.manifest, &next.new_pages[0]);
+    let rows = Rows::decode_page(page.bytes.clone(), &page.page_ref).expect("just made");
+    let decide = |now, rows| plan(&manifest, rows, time(now), aged(50));
+
+    assert_eq!(decide(1_000_050, None), Decision::Keep);
+    let needed = Decision::NeedPage(page.page_ref);
+    assert_eq!(decide(1_000_051, None), needed);
+    assert_eq!(decide(1_000_051, Some(&rows)), Decision::TrimBelow(at(640)));
+    let last = page.page_ref.max_uploaded_at.get();
+    assert_eq!(decide(last + 50, None), needed);
+    let whole = Decision::TrimBelow(page.page_ref.next_offset);
+    assert_eq!(decide(last + 51, None), whole);
 }
 
 #[test]

@@ -15,9 +15,12 @@ use parquet::{
 
 use super::{
     envelope::check,
-    schema::{INTEGERS, SCHEMA},
+    schema::{INTEGERS, INTEGERS_MIN, SCHEMA},
 };
 use crate::{Error, IndexEntry, Rows, RowsBuilder, SegmentMeta};
+
+/// Where [`INTEGERS`] has the time of a segment's upload.
+const UPLOADED_AT: usize = INTEGERS.len() - 1;
 
 /// A table that was read.
 #[derive(Debug)]
@@ -70,11 +73,12 @@ fn malformed(what: &'static str) -> Error {
     Error::Malformed { what }
 }
 
-/// The columns of the schema must come first, by name and type.
+/// The columns of the schema must come first, by name and type. Files of earlier releases lack the
+/// last ones.
 fn check_schema(reader: &SerializedFileReader<Bytes>) -> Result<(), Error> {
     let columns = reader.metadata().file_metadata().schema_descr().columns();
     let expected = SCHEMA.get_fields();
-    let agree = columns.len() >= expected.len()
+    let agree = columns.len() > INTEGERS_MIN
         && expected.iter().zip(columns).all(|(expected, column)| {
             expected.name() == column.path().string()
                 && expected.get_physical_type() == column.physical_type()
@@ -117,7 +121,11 @@ fn read_rows(group: &dyn RowGroupReader) -> Result<Rows, Error> {
     let ids = read_column::<ByteArrayType>(group, 0)?;
     let mut integers: [Vec<i64>; INTEGERS.len()] = Default::default();
     for (index, column) in integers.iter_mut().enumerate() {
-        *column = read_column::<Int64Type>(group, index + 1)?;
+        *column = if index + 1 < group.num_columns() {
+            read_column::<Int64Type>(group, index + 1)?
+        } else {
+            vec![0; ids.len()]
+        };
     }
     let mut builder = RowsBuilder::new();
     let mut start = 0;
@@ -180,7 +188,7 @@ fn segment(
             .iter()
             .all(|&v| v == first(column))
     };
-    if !(0..5).all(is_constant) {
+    if !(0..5).chain([UPLOADED_AT]).all(is_constant) {
         return Err(malformed("segment columns"));
     }
     let text = std::str::from_utf8(id).map_err(|_| malformed("segment id"))?;
@@ -193,6 +201,7 @@ fn segment(
     meta.base_offset = Offset::new(unsigned(first(0))?);
     meta.next_offset = Offset::new(unsigned(first(1))?);
     meta.size_bytes = unsigned(first(3))?;
+    meta.uploaded_at = TimestampMs::new(first(UPLOADED_AT));
     Ok(meta)
 }
 

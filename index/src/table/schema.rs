@@ -12,7 +12,7 @@ use parquet::{
 pub(super) const SEGMENT_ID: &str = "segment_id";
 
 /// The 64-bit integer columns behind it, in order.
-pub(super) const INTEGERS: [(&str, Kind); 11] = [
+pub(super) const INTEGERS: [(&str, Kind); 12] = [
     ("segment_base_offset", Kind::PerSegment),
     ("segment_next_offset", Kind::PerSegment),
     ("leader_epoch", Kind::PerSegment),
@@ -24,7 +24,11 @@ pub(super) const INTEGERS: [(&str, Kind); 11] = [
     ("record_count", Kind::PerRow),
     ("min_timestamp", Kind::Time),
     ("max_timestamp", Kind::Time),
+    ("segment_uploaded_at", Kind::Time),
 ];
+
+/// How many of [`INTEGERS`] every file has: the first files end before the others.
+pub(super) const INTEGERS_MIN: usize = 11;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -6,6 +6,7 @@ use arrow_array::{
     types::{Int64Type, TimestampMillisecondType},
 };
 use bytes::Bytes;
+use esker_proto::types::TimestampMs;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use proptest::{collection::vec, prelude::*};
 
@@ -16,10 +17,13 @@ use crate::{
 };
 
 fn some_rows() -> Rows {
-    rows(&[
+    let mut segments = [
         segment(100, &[(10, 50), (20, 70), (5, 60)]),
         segment(135, &[(1, 80), (2, 70)]),
-    ])
+    ];
+    segments[0].0.uploaded_at = TimestampMs::new(1_000);
+    segments[1].0.uploaded_at = TimestampMs::new(2_000);
+    rows(&segments)
 }
 
 fn file() -> Vec<u8> {

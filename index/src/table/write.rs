@@ -75,6 +75,7 @@ fn integers(rows: &Rows) -> [Vec<i64>; INTEGERS.len()] {
             i64::from(entry.record_count),
             entry.min_timestamp.get(),
             entry.max_timestamp.get(),
+            segment.uploaded_at.get(),
         ];
         for (column, value) in columns.iter_mut().zip(values) {
             column.push(value);

@@ -49,6 +49,7 @@ pub(super) fn encode_body(trailer: &SegmentTrailer) -> Result<Vec<u8>, Error> {
     }
     body.put_u32_le(count(producers.len())?);
     body.put_slice(producers);
+    body.put_i64_le(meta.uploaded_at.get());
     Ok(body)
 }
 
@@ -76,6 +77,7 @@ pub(super) fn decode_body(body: &[u8]) -> Result<SegmentTrailer, Error> {
     check_segment(&meta, &entries)?;
     let epochs = fields.epochs()?;
     let producers = fields.producers()?;
+    meta.uploaded_at = fields.uploaded_at()?;
     let topic_partition = TopicPartition {
         topic_id,
         partition,
@@ -136,6 +138,7 @@ impl Fields<'_> {
             crc32c: self.u32()?,
             min_timestamp: TimestampMs::default(),
             max_timestamp: TimestampMs::default(),
+            uploaded_at: TimestampMs::default(),
         })
     }
 
@@ -192,7 +195,17 @@ impl Fields<'_> {
 
     fn producers(&mut self) -> Result<Bytes, Error> {
         let length = self.count(1)?;
-        Ok(Bytes::copy_from_slice(&self.0[..length]))
+        let (producers, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Ok(Bytes::copy_from_slice(producers))
+    }
+
+    /// The first trailers end before this field.
+    fn uploaded_at(&mut self) -> Result<TimestampMs, Error> {
+        if self.0.is_empty() {
+            return Ok(TimestampMs::default());
+        }
+        self.timestamp()
     }
 }
 

@@ -12,6 +12,7 @@
 //!         | entry count u32     | { length u32, record count u32, min timestamp i64, max timestamp i64 }
 //!         | epoch count u32     | { leader epoch u32, start offset u64 }
 //!         | producers length u32 | producer snapshot
+//!         | uploaded at i64
 //! ```
 //!
 //! Numbers are little-endian, ids are in network order. An entry's offset and position are the sums

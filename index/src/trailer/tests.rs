@@ -1,15 +1,18 @@
 //! Tests of the trailer: damage is refused, and golden bytes parse for ever.
 
-use esker_proto::types::Offset;
+use esker_proto::types::{Offset, TimestampMs};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::testing::{cluster_id, epochs, segment, topic_partition};
 
-const GOLDEN: &[u8] = include_bytes!("../../testdata/v1/segment.trailer");
+const GOLDEN: &[u8] = include_bytes!("../../testdata/v1/segment-uploaded-at.trailer");
+/// From before trailers said when their segment was uploaded.
+const FIRST_GOLDEN: &[u8] = include_bytes!("../../testdata/v1/segment.trailer");
 
 fn trailer() -> SegmentTrailer {
-    let (meta, entries) = segment(1000, &[(10, 50), (20, 70), (5, 60)]);
+    let (mut meta, entries) = segment(1000, &[(10, 50), (20, 70), (5, 60)]);
+    meta.uploaded_at = TimestampMs::new(1_700_000_000_000);
     SegmentTrailer {
         cluster_id: cluster_id(),
         topic_partition: topic_partition(),
@@ -30,6 +33,13 @@ fn reseal(trailer: &mut [u8]) {
 fn golden_trailer_of_version_1_parses() {
     assert_eq!(SegmentTrailer::decode_from_tail(GOLDEN), Ok(trailer()));
     assert_eq!(trailer().encode().expect("encodes"), GOLDEN);
+}
+
+#[test]
+fn golden_trailer_without_the_time_of_its_upload_parses() {
+    let mut expected = trailer();
+    expected.meta.uploaded_at = TimestampMs::default();
+    assert_eq!(SegmentTrailer::decode_from_tail(FIRST_GOLDEN), Ok(expected));
 }
 
 #[test]
@@ -126,6 +136,9 @@ proptest! {
 #[test]
 #[ignore = "writes testdata/v1; only for a format version that was never released"]
 fn write_golden_trailer() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1/segment.trailer");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/testdata/v1/segment-uploaded-at.trailer"
+    );
     std::fs::write(path, trailer().encode().expect("encodes")).expect("writes");
 }

@@ -39,7 +39,7 @@ pub use view::{Viewer, view};
 
 use crate::{
     chain::{Chain, RetryPolicy},
-    env::{IdGenerator, TaskSet},
+    env::{Clock, IdGenerator, TaskSet},
     error::Error,
     keys::Keys,
     store::Store,
@@ -55,6 +55,8 @@ pub struct ArchiveDeps {
     pub store: Store,
     /// Names of segments, nonces of commits.
     pub ids: Arc<dyn IdGenerator>,
+    /// Says when a segment was uploaded, where the store's own clock is not known.
+    pub clock: Arc<dyn Clock>,
     /// Where files are read and pages decoded.
     pub tasks: TaskSet,
     /// Memory of uploads in flight.

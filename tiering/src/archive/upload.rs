@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use esker_index::{NewSegment, SegmentMeta, SegmentTrailer, Update};
-use esker_proto::types::{Offset, SegmentId};
+use esker_proto::types::{Offset, SegmentId, TimestampMs};
 use futures::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
@@ -200,7 +200,8 @@ impl Archive {
             crc32c,
         } = body;
         let meta = SegmentMeta::of_entries(name.segment_id, name.leader_epoch, crc32c, &entries);
-        let meta = meta.ok_or_else(|| Error::corrupt(key, "segment without batches"))?;
+        let mut meta = meta.ok_or_else(|| Error::corrupt(key, "segment without batches"))?;
+        meta.uploaded_at = self.time();
         let trailer = SegmentTrailer {
             cluster_id: self.manifest().header().cluster_id,
             topic_partition: self.keys.topic_partition(),
@@ -225,6 +226,12 @@ impl Archive {
             },
             payload,
         ))
+    }
+
+    /// The store's time, if it tells, so that a wrong clock of this machine does no harm.
+    fn time(&self) -> TimestampMs {
+        let deps = &self.deps;
+        deps.store.time().unwrap_or_else(|| deps.clock.now())
     }
 
     /// Asks for the object when the answer to its put was lost. Nobody else writes this key, and a

@@ -1,10 +1,7 @@
 //! Counts HTTP requests where they leave, below the retries of the store's client, and notes by
 //! how much the store's clock differs from ours.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicI64, Ordering},
-};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use esker_proto::types::TimestampMs;
@@ -15,24 +12,46 @@ use object_store::{
         ReqwestConnector,
     },
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::requests::{Meter, Outcome, Verb};
 use crate::env::Clock;
 
-/// By how much the store's clock is ahead of ours, as last seen in a `Date` header.
-#[derive(Clone, Debug)]
-pub(crate) struct Skew(Arc<AtomicI64>);
+/// The store's clock, as last seen in a `Date` header.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Skew(Arc<Mutex<Option<SeenDate>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct SeenDate {
+    date: TimestampMs,
+    /// What our own clock said, which may have jumped since.
+    ours: TimestampMs,
+    /// When that was, by a clock that does not jump.
+    at: Instant,
+}
 
 impl Skew {
-    const UNSEEN: i64 = i64::MIN;
-
     pub(crate) fn unseen() -> Self {
-        Self(Arc::new(AtomicI64::new(Self::UNSEEN)))
+        Self::default()
     }
 
+    /// By how much the store's clock was ahead of ours.
     pub(crate) fn millis(&self) -> Option<i64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&millis| millis != Self::UNSEEN)
+        let seen = (*self.0.lock())?;
+        Some(seen.date.get().saturating_sub(seen.ours.get()))
+    }
+
+    /// What the store's clock says now. Our own wall clock has no part in it.
+    pub(crate) fn time(&self) -> Option<TimestampMs> {
+        let seen = (*self.0.lock())?;
+        let since = i64::try_from(seen.at.elapsed().as_millis()).unwrap_or(i64::MAX);
+        Some(TimestampMs::new(seen.date.get().saturating_add(since)))
+    }
+
+    pub(crate) fn note(&self, date: TimestampMs, ours: TimestampMs) {
+        let at = Instant::now();
+        *self.0.lock() = Some(SeenDate { date, ours, at });
     }
 }
 
@@ -106,10 +125,7 @@ impl MeteredService {
     fn note_date(&self, reply: &HttpResponse) {
         let Some(theirs) = date_of(reply) else { return };
         let ours = self.connector.clock.now();
-        self.connector
-            .skew
-            .0
-            .store(theirs.get().saturating_sub(ours.get()), Ordering::Relaxed);
+        self.connector.skew.note(theirs, ours);
     }
 }
 
@@ -154,5 +170,24 @@ fn verb_of(request: &HttpRequest) -> Verb {
         "DELETE" => Verb::Delete,
         "POST" if has("delete") || query.contains("comp=batch") => Verb::Delete,
         _ => Verb::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_store_time_goes_on_without_our_wall_clock() {
+        let skew = Skew::unseen();
+        assert_eq!((skew.time(), skew.millis()), (None, None));
+
+        skew.note(TimestampMs::new(50_000), TimestampMs::new(80_000));
+        tokio::time::advance(Duration::from_secs(7)).await;
+
+        assert_eq!(skew.time(), Some(TimestampMs::new(57_000)));
+        assert_eq!(skew.millis(), Some(-30_000));
     }
 }

@@ -160,6 +160,13 @@ impl Store {
         self.0.meter.snapshot()
     }
 
+    /// What the store's clock says, as far as its last reply tells: the `Date` it carried and the
+    /// time since then. Does not follow jumps of our own clock. `None` for a store without dates,
+    /// such as a directory.
+    pub fn time(&self) -> Option<TimestampMs> {
+        self.0.skew.time()
+    }
+
     /// By how many milliseconds the store's clock is ahead of ours, if a reply has told.
     pub fn clock_skew_ms(&self) -> Option<i64> {
         self.0.skew.millis()

@@ -4,10 +4,12 @@ use bytes::Bytes;
 
 use crate::{
     Manifest, NewPage, Rows, Update,
-    testing::{add, epoch, filled, trim},
+    testing::{add, add_uploaded, epoch, filled, opened, trim},
 };
 
+/// These two are from before the index said when segments were uploaded.
 const MANIFEST: &[u8] = include_bytes!("../../../testdata/v1/manifest.parquet");
+const UPLOADED_AT: &[u8] = include_bytes!("../../../testdata/v1/manifest-uploaded-at.parquet");
 const PAGE: &[u8] = include_bytes!("../../../testdata/v1/page.parquet");
 
 /// Two pages, the older one partly trimmed, and two segments in the head.
@@ -26,14 +28,34 @@ fn manifest() -> (Manifest, NewPage) {
     (manifest, next.new_pages[0].clone())
 }
 
+/// A page and a segment in the head, all with the time of their upload.
+fn manifest_with_uploads() -> Manifest {
+    let adds = (0..65).map(|index| {
+        let shape = [(10, 100); 64];
+        add_uploaded(index * 640, &shape, 1_700_000_000_000 + index.cast_signed())
+    });
+    let nonce = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
+    let next = opened().apply(Update::All(adds.collect()), nonce);
+    next.expect("fits").manifest
+}
+
 #[test]
 fn golden_manifest_of_version_1_parses() {
-    let decoded = Manifest::decode(Bytes::from_static(MANIFEST)).expect("parses");
+    assert_parses(MANIFEST, manifest().0);
+}
+
+#[test]
+fn golden_manifest_with_the_times_of_uploads_parses() {
+    assert_parses(UPLOADED_AT, manifest_with_uploads());
+}
+
+fn assert_parses(golden: &'static [u8], expected: Manifest) {
+    let decoded = Manifest::decode(Bytes::from_static(golden)).expect("parses");
 
     assert_eq!(decoded.header().prev_sha256, [0xab; 32]);
     let mut parts = decoded.0;
     parts.header.prev_sha256 = [0; 32];
-    let mut expected = manifest().0.0;
+    let mut expected = expected.0;
     // Other versions of the Parquet library may lay pages out otherwise.
     expected.pages = expected
         .pages
@@ -65,9 +87,8 @@ fn golden_page_of_version_1_parses() {
 #[test]
 #[ignore = "writes testdata/v1; only for a format version that was never released"]
 fn write_golden_tables() {
-    let (manifest, page) = manifest();
+    let manifest = manifest_with_uploads();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1");
     let write = |name: &str, bytes: &[u8]| std::fs::write(format!("{folder}/{name}"), bytes);
-    write("manifest.parquet", &manifest.encode([0xab; 32])).expect("writes");
-    write("page.parquet", &page.bytes).expect("writes");
+    write("manifest-uploaded-at.parquet", &manifest.encode([0xab; 32])).expect("writes");
 }

@@ -73,15 +73,11 @@ async fn retention_by_size_removes_the_oldest_segments_only() {
     assert_eq!(all.log_start_offset, 0, "there was no limit yet");
 
     let limit = all.bucket_bytes / 2;
-    let request = esker_client::AlterTopicRequest {
-        name: TOPIC.to_owned(),
-        settings: Some(TopicSettings {
-            retention_bytes: Some(i64::try_from(limit).unwrap()),
-            ..TopicSettings::default()
-        }),
-        ..Default::default()
+    let settings = TopicSettings {
+        retention_bytes: i64::try_from(limit).ok(),
+        ..TopicSettings::default()
     };
-    client.admin().alter_topic(request).await.unwrap();
+    alter(&client, settings).await;
 
     until("the oldest go", async || start_offset(&client).await > 0).await;
     until("their objects go", async || {
@@ -103,33 +99,71 @@ async fn retention_by_size_removes_the_oldest_segments_only() {
     assert_intact(&s3_url(&bench.server)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retention_by_age_removes_what_is_older_and_keeps_the_rest() {
-    let bench = Bench::start().await;
-    let agent = bench.plan().with("retention", "1h").start().await.unwrap();
-    let client = connect(agent.grpc_address()).await;
-    create(&client, 1).await;
-    let two_hours_ago = TimestampMs::new(now().get() - 2 * 3_600_000);
+async fn alter(client: &Client, settings: TopicSettings) {
+    let request = esker_client::AlterTopicRequest {
+        name: TOPIC.to_owned(),
+        settings: Some(settings),
+        ..Default::default()
+    };
+    client.admin().alter_topic(request).await.unwrap();
+}
+
+/// Produces a hundred records of this time, and seals them.
+async fn publish_at(client: &Client, timestamp: TimestampMs) {
     let producer = client.producer(TOPIC, small_batches()).await.unwrap();
     for _ in 0..100 {
         let record = RecordRef {
-            timestamp: Some(two_hours_ago),
-            ..RecordRef::new(b"old")
+            timestamp: Some(timestamp),
+            ..RecordRef::new(b"value")
         };
         drop(producer.send(record).await.unwrap());
     }
     producer.flush().await.unwrap();
-    seal(&client, false).await;
-    producer
-        .send(RecordRef::new(b"new"))
-        .await
-        .unwrap()
-        .await
-        .unwrap();
-    seal(&client, false).await;
+    seal(client, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn imported_history_is_kept_for_the_retention_time_after_it_arrived() {
+    let bench = Bench::start().await;
+    let agent = bench.plan().with("retention", "1h").start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    let in_2013 = TimestampMs::new(1_357_776_000_000);
+    publish_at(&client, in_2013).await;
+    publish_at(&client, in_2013).await;
+
+    // Retention removes the first half for its size, and leaves the second although its records are old.
+    let limit = describe(&client).await[0].bucket_bytes / 2;
+    let settings = TopicSettings {
+        retention_bytes: i64::try_from(limit).ok(),
+        ..TopicSettings::default()
+    };
+    alter(&client, settings).await;
+    until("the first half goes", async || {
+        start_offset(&client).await == 100
+    })
+    .await;
+    assert_eq!(describe(&client).await[0].high_watermark, 200);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_by_age_removes_what_is_older_and_keeps_the_rest() {
+    let bench = Bench::start().await;
+    let agent = bench.plan().start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish_at(&client, now()).await;
+    publish_at(&client, TimestampMs::new(now().get() + 1_800_000)).await;
+
+    let settings = TopicSettings {
+        retention_ms: Some(1000),
+        ..TopicSettings::default()
+    };
+    alter(&client, settings).await;
 
     until("the old go", async || start_offset(&client).await == 100).await;
-    assert_eq!(describe(&client).await[0].high_watermark, 101);
+    assert_eq!(describe(&client).await[0].high_watermark, 200);
     let mut raw = Raw::connect(agent.grpc_address()).await;
     assert_gone(&mut raw, 99).await;
     agent.stop().await;

@@ -156,7 +156,7 @@ pub(crate) fn may_go(
     now: TimestampMs,
     policy: RetentionPolicy,
 ) -> bool {
-    let is_old = |age_ms| now.millis_since(oldest.max_timestamp) > age_ms;
+    let is_old = |age_ms| now.millis_since(oldest.retained_since()) > age_ms;
     let is_surplus = |limit| bucket_bytes.saturating_sub(oldest.size_bytes) >= limit;
     policy.age_ms.is_some_and(is_old) || policy.size_bytes.is_some_and(is_surplus)
 }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     archive::{Archive, ArchiveDeps, ArchiveMetrics, SealedSegment, UploadBudget, view},
     chain::RetryPolicy,
-    env::{SeededIds, TaskSet},
+    env::{ManualClock, SeededIds, TaskSet},
     error::Error,
     keys::{Key, Keys},
     store::{ObjectInfo, Store},
@@ -48,6 +48,7 @@ impl Fixture {
         let deps = ArchiveDeps {
             store: Store::from_object_store(Arc::new(faulty), "p", &registry).unwrap(),
             ids: Arc::new(SeededIds::new(seed)),
+            clock: Arc::new(ManualClock::default()),
             tasks: TaskSet::new(),
             budget: UploadBudget::default(),
             metrics: ArchiveMetrics::register(&registry).unwrap(),

@@ -1,5 +1,7 @@
 //! Trims by age, by size and by hand.
 
+use std::sync::Arc;
+
 use esker_index::retention::RetentionPolicy;
 use esker_proto::types::{Offset, TimestampMs};
 
@@ -7,7 +9,7 @@ use super::{
     fixture::{Fixture, never},
     garbage::add_imaginary,
 };
-use crate::{error::ErrorKind, store::Verb};
+use crate::{env::ManualClock, error::ErrorKind, store::Verb};
 
 #[tokio::test]
 async fn retention_by_age_lets_go_of_segments_that_are_old_as_a_whole() {
@@ -49,6 +51,36 @@ async fn retention_by_age_lets_go_of_segments_that_are_old_as_a_whole() {
 
     assert_eq!(bucket.data_keys().await.len(), 2);
     bucket.assert_nothing_is_left_over().await;
+}
+
+#[tokio::test]
+async fn age_counts_from_the_upload_of_records_that_are_older_than_it() {
+    let mut bucket = Fixture::new(1);
+    let clock = Arc::new(ManualClock::new(TimestampMs::new(1_000_000)));
+    bucket.deps.clock = Arc::clone(&clock) as _;
+    let mut archive = bucket.open(1).await.unwrap();
+    archive
+        .upload_many(&bucket.segments(0, 2, 1), &never())
+        .await
+        .unwrap();
+    clock.advance(1000);
+    archive
+        .upload_many(&bucket.segments(20, 2, 1), &never())
+        .await
+        .unwrap();
+    let policy = RetentionPolicy {
+        age_ms: Some(1000),
+        size_bytes: None,
+    };
+
+    for (now, trimmed) in [
+        (1_001_000, None),
+        (1_001_001, Some(20)),
+        (1_002_001, Some(40)),
+    ] {
+        let start = archive.apply_retention(TimestampMs::new(now), policy).await;
+        assert_eq!(start.unwrap(), trimmed.map(Offset::new), "{now}");
+    }
 }
 
 #[tokio::test]
