@@ -18,7 +18,7 @@ use esker_tiering::{
 use futures::{StreamExt, TryStreamExt, future::join_all};
 use prometheus::Registry as Metrics;
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, watch},
     time::{Instant, timeout_at},
 };
 use tonic_health::server::HealthReporter;
@@ -361,6 +361,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         clocks,
         registry: Arc::clone(&registry),
         retention_interval: settings.retention_interval.duration(),
+        stores_again: watch::Sender::new(0),
     };
     let flush_pool = FlushPool::start(data_dir.root(), flush_options(&settings))?;
     let opening = Arc::new(Opening {

@@ -202,10 +202,15 @@ impl Topics {
             }
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
             loop {
-                let purged = purge_once(&controller, &opening, topic_id).await;
-                let Err(error) = purged else { return };
+                match purge_once(&controller, &opening, topic_id).await {
+                    Ok(Purge::Done) => return,
+                    // Some stores list what was deleted for a while: the pauses grow here too.
+                    Ok(Purge::LookAgain) => {}
+                    Err(error) => {
+                        tracing::info!(%topic_id, %error, "deleting the topic failed, will retry");
+                    }
+                }
                 let wait = backoff.next();
-                tracing::info!(%topic_id, %error, "deleting the topic's objects goes on later");
                 tokio::select! {
                     () = stopped.cancelled() => return,
                     () = tokio::time::sleep(wait) => {}
@@ -259,29 +264,41 @@ impl Topics {
     }
 }
 
-/// Deletes a topic's objects, then its local logs, then its tombstone.
+/// What one pass over a deleted topic came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Purge {
+    Done,
+    /// Objects were found and deleted. A request that was under way when the partition stopped may
+    /// have arrived meanwhile.
+    LookAgain,
+}
+
+/// Deletes a topic's objects, and once none is found its local logs, then its tombstone.
 async fn purge_once(
     controller: &Controller,
     opening: &Opening,
     topic_id: TopicId,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Purge> {
     let state = controller.state();
     let Some(topic) = state.topics.get(&topic_id) else {
-        return Ok(());
+        return Ok(Purge::Done);
     };
+    let mut deleted = 0;
     for (number, _) in (0u32..).zip(&topic.partitions) {
         let at = TopicPartition {
             topic_id,
             partition: PartitionId::new(number),
         };
-        // A request that was under way when the partition stopped may have come in meanwhile.
-        while opening.delete_remote(at).await? > 0 {}
+        deleted += opening.delete_remote(at).await?;
+    }
+    if deleted > 0 {
+        return Ok(Purge::LookAgain);
     }
     opening.delete_local(topic_id).await?;
     controller
         .append(|_| Ok(MetaRecord::TopicPurged { topic_id }))
         .await?;
-    Ok(())
+    Ok(Purge::Done)
 }
 
 /// Finds a topic's state, unless the topic was deleted since it was looked up.

@@ -375,11 +375,13 @@ impl Actor {
             .last()
             .map_or(tiered_offset, |segment| segment.next_offset);
         self.links.sealed.send_if_modified(|sealed| {
-            let is_news = newest > sealed.next_offset;
+            let is_awaited = !self.tier_waiters.is_empty();
+            let is_news = newest > sealed.next_offset || (is_awaited && !sealed.is_awaited);
             if is_news {
                 *sealed = Sealed {
                     segments: due.into_iter().cloned().collect(),
-                    next_offset: newest,
+                    next_offset: newest.max(sealed.next_offset),
+                    is_awaited,
                 };
             }
             is_news

@@ -12,18 +12,19 @@ use std::{sync::Arc, time::Duration};
 use esker_index::Manifest;
 use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
 use esker_tiering::{
-    ErrorKind,
+    Error, ErrorKind,
     archive::{Archive, ArchiveDeps, SEGMENTS_PER_COMMIT_MAX},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, MissedTickBehavior},
+    time::{Instant, Interval, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{error::PartitionError, message::Message, settings::PartitionSettings};
+use super::{
+    error::PartitionError, message::Message, settings::PartitionSettings, uploads::Uploads,
+};
 use crate::{
-    backoff::Backoff,
     clocks::{Clocks, RetentionClock},
     log::SealedSegment,
     registry::Registry,
@@ -31,6 +32,8 @@ use crate::{
 
 /// How often a partition that is written to looks for orphans, which costs a listing.
 const ORPHAN_SCAN_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// A backlog is committed at the latest after this much: so long a trim or retention waits.
+const BYTES_PER_COMMIT_MAX: u64 = 256 << 20;
 /// Retries are logged as a warning from this one on.
 const WARN_FROM_ATTEMPT: u32 = 3;
 
@@ -48,6 +51,8 @@ pub(super) struct Sealed {
     pub(super) segments: Vec<SealedSegment>,
     /// Where the last of them ends.
     pub(super) next_offset: Offset,
+    /// A drain, or somebody who asked for it, waits for them to be in the bucket.
+    pub(super) is_awaited: bool,
 }
 
 /// What all archivers share.
@@ -60,6 +65,16 @@ pub(crate) struct ArchiverContext {
     /// Knows the names of topics.
     pub(crate) registry: Arc<Registry>,
     pub(crate) retention_interval: Duration,
+    /// Counts uploads that succeeded, of any partition: who waits to retry tries then, since the
+    /// bucket answers again.
+    pub(crate) stores_again: watch::Sender<u64>,
+}
+
+impl ArchiverContext {
+    fn note_success(&self) {
+        self.stores_again
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
 }
 
 /// One partition's archiver.
@@ -84,58 +99,75 @@ pub(super) struct Archiver {
 enum Wake {
     Stop,
     Trim(Trim),
-    Sealed,
+    Upload,
     Retention,
-    Retry,
 }
 
 impl Archiver {
     /// Runs until cancelled or fenced. What it does is boxed while it lasts: most of a thousand
     /// partitions wait at a time, and the state of an upload takes tens of kilobytes.
     pub(super) async fn run(mut self) {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-        let mut retry_at = None;
+        let mut uploads = Uploads::new(self.context.stores_again.subscribe());
         let mut retention = tokio::time::interval(self.context.retention_interval);
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What was sealed before this task began counts as a change.
         self.sealed.mark_changed();
         loop {
-            // Only an upload says whether uploads go: a trim or a look at retention that succeeds
-            // must not end the retries of one that did not.
-            let is_upload = match self.wake(retry_at, &mut retention).await {
+            let done = match self.wake(&mut uploads, &mut retention).await {
                 Wake::Stop => return,
-                Wake::Trim(trim) => match self.on_trim(trim).await {
-                    Err(error) => return self.fenced(&error).await,
-                    Ok(()) => continue,
-                },
-                Wake::Sealed | Wake::Retry => true,
-                Wake::Retention => false,
+                Wake::Trim(trim) => self.on_trim(trim).await,
+                Wake::Upload => Box::pin(self.upload_some(&mut uploads)).await,
+                Wake::Retention => Box::pin(self.retain()).await,
             };
-            let result = if is_upload {
-                Box::pin(self.upload_pending()).await
-            } else {
-                Box::pin(self.retain()).await
-            };
-            match result {
-                Ok(()) if is_upload => {
-                    backoff.reset();
-                    retry_at = None;
-                }
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Fenced => {
-                    return self.fenced(&error).await;
-                }
-                Err(error) => {
-                    let wait = backoff.next();
-                    self.note_failure(&error, backoff.attempts(), wait);
-                    retry_at = Some(Instant::now() + wait);
-                }
+            if let Err(error) = done {
+                return self.fenced(&error).await;
             }
         }
     }
 
+    /// Waits for the next thing to do. A backlog is uploaded piece by piece, so that retention and
+    /// trims, which may free what the backlog fills, get their turns in between; and a piece follows
+    /// each trim, so that trims without end do not keep uploads waiting.
+    async fn wake(&mut self, uploads: &mut Uploads, retention: &mut Interval) -> Wake {
+        let may_trim = !(uploads.is_ready() && uploads.was_passed_over);
+        let woken = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Wake::Stop,
+            trim = self.trims.recv(), if may_trim => trim.map_or(Wake::Stop, Wake::Trim),
+            _ = retention.tick() => Wake::Retention,
+            is_open = uploads.due(&mut self.sealed) => {
+                if is_open { Wake::Upload } else { Wake::Stop }
+            }
+        };
+        uploads.was_passed_over = matches!(woken, Wake::Trim(_));
+        woken
+    }
+
+    /// Uploads one commit's worth of what is sealed. An error means that a newer leader was met.
+    async fn upload_some(&mut self, uploads: &mut Uploads) -> Result<(), Arc<Error>> {
+        let tiered_offset = self.manifest.borrow().tiered_offset();
+        let due = pending(&self.sealed.borrow_and_update(), tiered_offset);
+        if due.is_empty() {
+            uploads.done();
+            return Ok(());
+        }
+        let result = self.upload(&due).await;
+        if self.manifest.borrow().tiered_offset() > tiered_offset {
+            self.context.note_success();
+        }
+        match result {
+            Ok(()) => uploads.succeeded(),
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(Arc::new(error)),
+            Err(error) => {
+                let wait = uploads.failed(&error, self.sealed.borrow().is_awaited);
+                self.note_failure(&error, uploads.attempts(), wait);
+            }
+        }
+        Ok(())
+    }
+
     /// Trims and answers. An error means that a newer leader was met on the way.
-    async fn on_trim(&mut self, trim: Trim) -> Result<(), Arc<esker_tiering::Error>> {
+    async fn on_trim(&mut self, trim: Trim) -> Result<(), Arc<Error>> {
         let Trim { offset, done } = trim;
         let trimmed = Box::pin(self.trim(offset)).await;
         let fenced = match &trimmed {
@@ -149,55 +181,33 @@ impl Archiver {
         fenced.map_or(Ok(()), Err)
     }
 
-    /// Waits for the next thing to do. Trims come first, so that an operator does not wait
-    /// behind a backlog; while an upload is being retried nothing new starts one early.
-    async fn wake(
-        &mut self,
-        retry_at: Option<Instant>,
-        retention: &mut tokio::time::Interval,
-    ) -> Wake {
-        let is_retrying = retry_at.is_some();
-        let retry = tokio::time::sleep_until(retry_at.unwrap_or_else(Instant::now));
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Wake::Stop,
-            trim = self.trims.recv() => trim.map_or(Wake::Stop, Wake::Trim),
-            () = retry, if is_retrying => Wake::Retry,
-            changed = self.sealed.changed(), if !is_retrying => {
-                if changed.is_ok() { Wake::Sealed } else { Wake::Stop }
-            }
-            _ = retention.tick() => Wake::Retention,
-        }
-    }
-
-    async fn upload_pending(&mut self) -> Result<(), esker_tiering::Error> {
-        loop {
-            let tiered_offset = self.manifest.borrow().tiered_offset();
-            let due = pending(&self.sealed.borrow_and_update(), tiered_offset);
-            if due.is_empty() {
-                return Ok(());
-            }
-            self.upload(&due).await?;
-        }
-    }
-
-    async fn upload(
-        &mut self,
-        due: &[esker_tiering::archive::SealedSegment],
-    ) -> Result<(), esker_tiering::Error> {
+    async fn upload(&mut self, due: &[esker_tiering::archive::SealedSegment]) -> Result<(), Error> {
         self.open().await?;
         let Some(archive) = &mut self.archive else {
             return Ok(());
         };
-        let uploaded = archive.upload_many(due, &self.cancel).await;
-        // What was committed before an error counts.
-        self.publish();
         self.scan_at
             .get_or_insert_with(|| Instant::now() + ORPHAN_SCAN_INTERVAL);
-        uploaded
+        archive.upload_many(due, &self.cancel).await
     }
 
-    async fn retain(&mut self) -> Result<(), esker_tiering::Error> {
+    /// Applies retention and collects garbage. What fails is tried again at the next interval; an
+    /// error means that a newer leader was met.
+    async fn retain(&mut self) -> Result<(), Arc<Error>> {
+        match self.try_retain().await {
+            Err(error) if error.kind() == ErrorKind::Fenced => Err(Arc::new(error)),
+            Err(error) => {
+                tracing::warn!(
+                    partition = %self.at, %error,
+                    "retention or garbage collection failed, will retry at the next retention-interval"
+                );
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn try_retain(&mut self) -> Result<(), Error> {
         let policy = self.settings.borrow().retention;
         let Some(archive) = &mut self.archive else {
             return Ok(());
@@ -231,21 +241,12 @@ impl Archiver {
         );
     }
 
-    /// Merges index pages when due, and deletes what no manifest names any more. Each manifest is
-    /// published before what it stopped naming goes, so that readers can resolve again.
-    async fn collect(&mut self) -> Result<(), esker_tiering::Error> {
-        self.publish();
-        let Some(archive) = &mut self.archive else {
-            return Ok(());
-        };
-        let merged = archive.merge_pages().await;
-        self.publish();
-        let Some(archive) = &mut self.archive else {
-            return Ok(());
-        };
-        let collected = archive.collect_garbage().await;
-        self.publish();
-        merged.and(collected).map(drop)
+    /// Merges index pages when due, and deletes what no manifest names any more.
+    async fn collect(&mut self) -> Result<(), Error> {
+        match &mut self.archive {
+            Some(archive) => archive.collect_garbage().await.map(drop),
+            None => Ok(()),
+        }
     }
 
     async fn trim(&mut self, offset: Offset) -> Result<Offset, PartitionError> {
@@ -266,43 +267,30 @@ impl Archiver {
         Ok(self.manifest.borrow().log_start_offset())
     }
 
-    async fn trim_tiered(&mut self, offset: Offset) -> Result<(), esker_tiering::Error> {
+    async fn trim_tiered(&mut self, offset: Offset) -> Result<(), Error> {
         let Some(archive) = &mut self.archive else {
             return Ok(());
         };
         archive.trim_below(offset).await?;
         // The trim is committed; what it freed may be deleted now or at the next look.
         if let Err(error) = self.collect().await {
-            tracing::info!(partition = %self.at, %error, "trimmed segments are deleted later");
+            tracing::info!(partition = %self.at, %error, "deleting trimmed segments failed, will retry");
         }
         Ok(())
     }
 
-    async fn open(&mut self) -> Result<(), esker_tiering::Error> {
+    async fn open(&mut self) -> Result<(), Error> {
         if self.archive.is_none() {
-            let Self {
-                context,
-                at,
-                leader_epoch,
-                ..
-            } = self;
-            let opened =
-                Archive::open(context.deps.clone(), *at, context.cluster_id, *leader_epoch).await?;
+            let (published, deps) = (self.manifest.clone(), self.context.deps.clone());
+            let opened = Archive::open_into(published, deps, self.at, self.leader_epoch).await?;
             self.archive = Some(opened);
-            self.publish();
         }
         Ok(())
-    }
-
-    fn publish(&self) {
-        if let Some(archive) = &self.archive {
-            self.manifest.send_replace(archive.manifest());
-        }
     }
 
     /// Stops the actor, and then refuses everything until the partition ends. The manifest stays
     /// published meanwhile: for the actor its end would be that of the partition.
-    async fn fenced(mut self, error: &esker_tiering::Error) {
+    async fn fenced(mut self, error: &Error) {
         tracing::error!(partition = %self.at, %error, "a newer leader owns this partition");
         // If the actor is gone already, there is nobody left to stop.
         let _ = self.actor.send(Message::Fence).await;
@@ -314,24 +302,30 @@ impl Archiver {
         }
     }
 
-    fn note_failure(&self, error: &esker_tiering::Error, attempt: u32, wait: Duration) {
+    fn note_failure(&self, error: &Error, attempt: u32, wait: Duration) {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         if attempt < WARN_FROM_ATTEMPT {
-            tracing::info!(partition = %self.at, %error, attempt, wait_ms, "tiering retries");
+            tracing::info!(partition = %self.at, %error, attempt, wait_ms, "upload failed, retrying");
         } else {
-            tracing::warn!(partition = %self.at, %error, attempt, wait_ms, "tiering retries");
+            tracing::warn!(partition = %self.at, %error, attempt, wait_ms, "upload failed, retrying");
         }
     }
 }
 
-/// Decides which segments go up next: the oldest that the bucket lacks.
+/// Decides which segments go up next: the oldest that the bucket lacks, up to one commit's worth.
 fn pending(sealed: &Sealed, tiered_offset: Offset) -> Vec<esker_tiering::archive::SealedSegment> {
     let lacking = sealed
         .segments
         .iter()
         .filter(|segment| segment.next_offset > tiered_offset);
+    let mut bytes_before = 0;
     lacking
         .take(SEGMENTS_PER_COMMIT_MAX)
+        .take_while(|segment| {
+            let is_taken = bytes_before < BYTES_PER_COMMIT_MAX;
+            bytes_before += segment.size_bytes;
+            is_taken
+        })
         .map(to_upload)
         .collect()
 }
@@ -347,3 +341,6 @@ fn to_upload(segment: &SealedSegment) -> esker_tiering::archive::SealedSegment {
         producers: segment.producers.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,7 @@ mod offline;
 mod open;
 mod reads;
 mod settings;
+mod uploads;
 mod view;
 
 pub(crate) use archiver::ArchiverContext;

@@ -109,10 +109,30 @@ impl Archive {
         cluster_id: ClusterId,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
+        let published = watch::Sender::new(Arc::new(Manifest::create(cluster_id, topic_partition)));
+        Self::open_into(published, deps, topic_partition, leader_epoch).await
+    }
+
+    /// As [`Archive::open`], for a partition whose readers follow `published` already. It shows the
+    /// manifest of the same cluster that they know so far.
+    ///
+    /// Each manifest is shown there as soon as its commit is certain, and so before anything that it
+    /// stopped naming is deleted: a reader that misses an object finds where its rows are now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Archive::open`].
+    pub async fn open_into(
+        published: watch::Sender<Arc<Manifest>>,
+        deps: ArchiveDeps,
+        topic_partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<Self, Error> {
         let keys = Keys::new(topic_partition);
+        let cluster_id = published.borrow().header().cluster_id;
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch).await?;
         let pages = Pages::new(deps.store.clone(), keys, deps.tasks.clone());
-        let published = watch::Sender::new(Arc::new(chain.tip().body.clone()));
+        published.send_replace(Arc::new(chain.tip().body.clone()));
         let mut garbage = Garbage::default();
         if chain.opened_at() > 1 {
             garbage.request_scan();

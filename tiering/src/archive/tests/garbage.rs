@@ -1,14 +1,22 @@
 //! Orphans, dead objects, old versions, merged pages.
 
-use esker_index::{EpochHistory, IndexEntry, NewSegment, PAGES_PER_MERGE, SegmentMeta, Update};
+use std::{sync::Arc, time::Duration};
+
+use esker_index::{
+    EpochHistory, IndexEntry, Manifest, NewSegment, PAGES_PER_MERGE, SegmentMeta, Update,
+};
 use esker_proto::types::{LeaderEpoch, Offset, Position, SegmentId, TimestampMs};
+use prometheus::Registry;
+use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::fixture::{Fixture, PARTITION, never};
+use super::fixture::{CLUSTER, Fixture, PARTITION, never};
 use crate::{
     archive::{Archive, Reason, commit::Fallout, delete_everything},
+    env::TaskSet,
     error::ErrorKind,
     keys::{Key, Keys, PageName, SegmentName},
+    reader::{Reader, ReaderOptions},
     store::Verb,
     testing::{Op, Trouble, When},
 };
@@ -272,6 +280,45 @@ pub(super) async fn add_imaginary(archive: &mut Archive, count: u64) {
             .await
             .unwrap();
     }
+}
+
+/// A reader that holds the manifest before a merge misses the merged pages as soon as they go, and
+/// then needs the manifest after it.
+#[tokio::test(start_paused = true)]
+async fn a_manifest_is_shown_to_readers_before_the_pages_it_replaced_go() {
+    let bucket = Fixture::new(1);
+    let empty = Manifest::create(CLUSTER, PARTITION);
+    let (published, shown) = watch::channel(Arc::new(empty));
+    let deps = bucket.deps.clone();
+    let opening = Archive::open_into(published, deps, PARTITION, LeaderEpoch::new(1));
+    let mut archive = opening.await.unwrap();
+    add_imaginary(&mut archive, 1).await;
+    // Eight pages of the second level: their merge is due as soon as the last one is merged.
+    for _ in 0..8 {
+        add_imaginary(&mut archive, 1024 * PAGES_PER_MERGE as u64).await;
+        assert!(archive.merge_pages().await.unwrap());
+    }
+    archive.request_scan();
+    let slow_list = Trouble::Delay(Duration::from_secs(5));
+    bucket.faults.inject(When::on(Op::List), slow_list);
+    let (options, metrics) = (ReaderOptions::default(), Registry::new());
+    let opening = Reader::open(bucket.plain_store(), options, &metrics, TaskSet::new());
+    let reader = opening.await.unwrap();
+
+    let reading = async {
+        // The pages are gone, and the listing is under way.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        reader
+            .read(shown, PARTITION, Offset::new(5))
+            .next(1000)
+            .await
+    };
+    let (read, collected) = tokio::join!(reading, archive.collect_garbage());
+
+    assert!(collected.unwrap().deleted[&Reason::Merged] > 0);
+    // There is no such segment; but its page was found.
+    let error = read.unwrap_err().to_string();
+    assert!(error.contains("/segments/"), "{error}");
 }
 
 async fn pages_in(bucket: &Fixture) -> usize {

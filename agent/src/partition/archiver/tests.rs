@@ -1,0 +1,183 @@
+use std::path::Path;
+
+use bytes::Bytes;
+use esker_index::{EpochHistory, IndexBuilder, retention::RetentionPolicy};
+use esker_proto::{
+    batch::{BatchBuilder, Compression, RecordBatch},
+    types::{PartitionId, TimestampMs, TopicId},
+};
+use esker_tiering::{
+    archive::{ArchiveMetrics, UploadBudget},
+    chain::RetryPolicy,
+    env::{SeededIds, SystemClock, TaskSet},
+    store::Store,
+};
+use prometheus::Registry as Metrics;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::*;
+use crate::config::{Sources, load};
+
+const AT: TopicPartition = TopicPartition {
+    topic_id: TopicId::new(Uuid::from_u128(7)),
+    partition: PartitionId::new(0),
+};
+const EPOCH: LeaderEpoch = LeaderEpoch::new(1);
+
+/// One partition's archiver on a bucket in memory, and the ends that others hold.
+struct Bench {
+    sealed: watch::Sender<Sealed>,
+    manifest: watch::Receiver<Arc<Manifest>>,
+    trims: mpsc::Sender<Trim>,
+    tasks: TaskSet,
+    dir: TempDir,
+    _actor: mpsc::Receiver<Message>,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let (tasks, registry, cluster_id) = (
+            TaskSet::new(),
+            Metrics::new(),
+            ClusterId::new(Uuid::from_u128(1)),
+        );
+        let store = Store::in_memory();
+        let clocks = Clocks::new(Arc::new(SystemClock), store.clone());
+        let context = ArchiverContext {
+            cluster_id,
+            deps: ArchiveDeps {
+                store,
+                clock: Arc::new(SystemClock),
+                ids: Arc::new(SeededIds::new(1)),
+                tasks: tasks.clone(),
+                budget: UploadBudget::default(),
+                metrics: ArchiveMetrics::register(&registry).unwrap(),
+                policy: RetryPolicy::default(),
+            },
+            retention_clock: Arc::new(RetentionClock::register(clocks.clone(), &registry).unwrap()),
+            clocks,
+            registry: Arc::new(Registry::default()),
+            retention_interval: Duration::from_secs(3600),
+            stores_again: watch::Sender::new(0),
+        };
+        let mut settings =
+            PartitionSettings::resolve(&load(&Sources::default()).unwrap(), &Default::default());
+        // The records are old: they would go at once.
+        settings.retention = RetentionPolicy::default();
+        let (sealed, sealed_out) = watch::channel(Sealed::default());
+        let (manifest_in, manifest) = watch::channel(Arc::new(Manifest::create(cluster_id, AT)));
+        let (trims, trims_out) = mpsc::channel(8);
+        let (actor, _actor) = mpsc::channel(1);
+        let archiver = Archiver {
+            context: Arc::new(context),
+            at: AT,
+            leader_epoch: EPOCH,
+            archive: None,
+            sealed: sealed_out,
+            manifest: manifest_in,
+            settings: watch::Sender::new(settings).subscribe(),
+            trims: trims_out,
+            actor,
+            cancel: tasks.token().clone(),
+            scan_at: None,
+        };
+        tasks.spawn("archiver", archiver.run());
+        let dir = tempfile::tempdir().unwrap();
+        Self {
+            sealed,
+            manifest,
+            trims,
+            tasks,
+            dir,
+            _actor,
+        }
+    }
+
+    /// Seals `count` segments of one record each, from offset 0 on.
+    fn seal(&self, count: u64) {
+        let segments = (0..count).map(|base| segment(self.dir.path(), base));
+        self.sealed.send_replace(Sealed {
+            segments: segments.collect(),
+            next_offset: Offset::new(count),
+            is_awaited: false,
+        });
+    }
+
+    async fn trim(&self, offset: u64) {
+        let (done, answer) = oneshot::channel();
+        let offset = Offset::new(offset);
+        self.trims.send(Trim { offset, done }).await.unwrap();
+        assert_eq!(answer.await.unwrap().unwrap(), offset);
+    }
+
+    fn tiered_offset(&self) -> u64 {
+        self.manifest.borrow().tiered_offset().get()
+    }
+
+    async fn tiered(&mut self, offset: u64) {
+        let reached = |manifest: &Arc<Manifest>| manifest.tiered_offset().get() >= offset;
+        self.manifest.wait_for(reached).await.unwrap();
+    }
+}
+
+fn segment(dir: &Path, base: u64) -> SealedSegment {
+    let mut builder = BatchBuilder::new(Compression::None);
+    builder
+        .push(TimestampMs::new(0), None, Some(b"value"), &[])
+        .unwrap();
+    let batch = RecordBatch::validate(builder.finish(None)).unwrap();
+    let (header, body) = batch.stamped(Offset::new(base), EPOCH);
+    let bytes: Bytes = [&header[..], &body[..]].concat().into();
+    let path = dir.join(format!("{base:020}.log"));
+    std::fs::write(&path, &bytes).unwrap();
+    let mut index = IndexBuilder::new();
+    index.push(RecordBatch::validate(bytes.clone()).unwrap().header());
+    let mut epochs = EpochHistory::new();
+    epochs.push(EPOCH, Offset::ZERO).unwrap();
+    SealedSegment {
+        path,
+        base_offset: Offset::new(base),
+        next_offset: Offset::new(base + 1),
+        size_bytes: bytes.len() as u64,
+        entries: index.finish().into(),
+        epochs,
+        producers: Bytes::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_trim_is_served_between_the_commits_of_a_backlog() {
+    let mut bench = Bench::start();
+    let backlog = 12 * SEGMENTS_PER_COMMIT_MAX as u64;
+    bench.seal(backlog);
+    bench.tiered(1).await;
+
+    bench.trim(1).await;
+
+    assert!(bench.tiered_offset() < backlog, "the backlog went first");
+    bench.tiered(backlog).await;
+    bench.tasks.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn uploads_continue_under_trims_without_end() {
+    let mut bench = Bench::start();
+    bench.seal(2 * SEGMENTS_PER_COMMIT_MAX as u64);
+    bench.tiered(1).await;
+    let trims = bench.trims.clone();
+    let flood = async {
+        loop {
+            let (done, _) = oneshot::channel();
+            let offset = Offset::ZERO;
+            trims.send(Trim { offset, done }).await.unwrap();
+        }
+    };
+
+    tokio::select! {
+        () = flood => {}
+        () = bench.tiered(2 * SEGMENTS_PER_COMMIT_MAX as u64) => {}
+    }
+
+    bench.tasks.shutdown(Duration::from_secs(5)).await;
+}
