@@ -210,7 +210,7 @@ impl Admin {
     }
 
     async fn offsets(&self, topic: &str, query: OffsetQuery) -> Result<Vec<(PartitionId, Offset)>> {
-        let found = self.client.list_offsets(topic, &[], query).await?;
+        let found = self.client.list_offsets(topic, None, &[], query).await?;
         let found = found
             .into_iter()
             .filter_map(|(partition, offset)| Some((partition, offset?)));

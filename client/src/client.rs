@@ -3,7 +3,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use esker_proto::{
-    types::{Offset, PartitionId, ProducerEpoch, ProducerId},
+    types::{Offset, PartitionId, ProducerEpoch, ProducerId, TopicId},
     v1::{self, admin_client::AdminClient, log_client::LogClient},
 };
 use tokio::sync::Mutex;
@@ -44,6 +44,7 @@ pub(crate) enum Repeat {
 /// What a producer or consumer has to know of a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicLayout {
+    pub(crate) topic_id: TopicId,
     /// The leader of each partition; `None`: not known.
     pub(crate) leaders: Vec<Option<Address>>,
     /// Largest batch the topic takes; `None`: not told.
@@ -75,19 +76,22 @@ impl Client {
     ///
     /// As for [`Client::connect`].
     pub async fn connect_with(addresses: impl AsRef<str>, config: ClientConfig) -> Result<Self> {
-        let bootstrap: Result<Vec<Address>> =
-            addresses.as_ref().split(',').map(str::parse).collect();
-        let bootstrap = bootstrap?;
-        let connections = Mutex::default();
-        let client = Self {
-            inner: Arc::new(Inner {
-                config,
-                bootstrap,
-                connections,
-            }),
-        };
-        client.any_connection().await?;
+        let client = Self::new(addresses.as_ref(), config)?;
+        client.any_connection(0).await?;
         Ok(client)
+    }
+
+    /// A client that has not tried to reach anybody.
+    pub(crate) fn new(addresses: &str, config: ClientConfig) -> Result<Self> {
+        let bootstrap: Result<Vec<Address>> = addresses.split(',').map(str::parse).collect();
+        let inner = Inner {
+            config,
+            bootstrap: bootstrap?,
+            connections: Mutex::default(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Returns the calls about topics and the cluster.
@@ -116,15 +120,32 @@ impl Client {
 
     /// Returns an address to try for a partition whose leader is not known.
     pub(crate) fn any_address(&self) -> Address {
-        let first = self.inner.bootstrap.first();
-        first
-            .expect("splitting a text gives at least one part")
-            .clone()
+        self.address_at(0)
+    }
+
+    /// Returns the address to try when an agent cannot be reached: the bootstrap addresses in turn.
+    pub(crate) fn address_after(&self, failed: &Address) -> Address {
+        self.address_at(self.index_after(failed))
+    }
+
+    fn index_after(&self, failed: &Address) -> usize {
+        let known = self.inner.bootstrap.iter().position(|at| at == failed);
+        known.map_or(0, |index| index + 1)
+    }
+
+    fn address_at(&self, index: usize) -> Address {
+        let bootstrap = &self.inner.bootstrap;
+        bootstrap[index % bootstrap.len()].clone()
     }
 
     pub(crate) async fn topic_layout(&self, topic: &str) -> Result<TopicLayout> {
         let described = self.describe_topic(topic).await?;
-        let settings = described.topic.and_then(|topic| topic.settings);
+        let summary = described.topic.unwrap_or_default();
+        let topic_id = summary.topic_id.parse().map_err(|error| {
+            let message = format!("agent names no topic id: {error}. topic=`{topic}`");
+            Error::new(ErrorKind::Internal, message)
+        })?;
+        let settings = summary.settings;
         let batch_bytes_max = settings.and_then(|settings| settings.batch_bytes_max);
         let mut partitions = described.partitions;
         partitions.sort_by_key(|partition| partition.partition);
@@ -139,6 +160,7 @@ impl Client {
             .collect();
         let batch_bytes_max = batch_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
         Ok(TopicLayout {
+            topic_id,
             leaders,
             batch_bytes_max,
         })
@@ -174,6 +196,7 @@ impl Client {
     pub(crate) async fn list_offsets(
         &self,
         topic: &str,
+        topic_id: Option<TopicId>,
         partitions: &[PartitionId],
         query: OffsetQuery,
     ) -> Result<HashMap<PartitionId, Option<Offset>>> {
@@ -185,6 +208,7 @@ impl Client {
         };
         let request = v1::ListOffsetsRequest {
             topic: topic.to_owned(),
+            topic_id: topic_id.map(TopicId::to_bytes).unwrap_or_default(),
             partitions: partitions.iter().map(|partition| partition.get()).collect(),
             position: Some(position),
         };
@@ -234,9 +258,17 @@ impl Client {
         F: Future<Output = Result<Response<T>, Status>> + Send,
     {
         let mut backoff = Backoff::new(self.inner.config.retry);
-        let mut redirect = None;
+        let (mut first, mut redirect) = (0, None);
         loop {
-            let error = match self.call_once(redirect.take(), timeout, &call).await {
+            let asked = match redirect.take() {
+                Some(leader) => self.connection_to(&leader).await,
+                None => self.any_connection(first).await,
+            };
+            let answer = match &asked {
+                Ok(connection) => call_once(connection.clone(), timeout, &call).await,
+                Err(error) => Err(error.clone()),
+            };
+            let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -249,38 +281,17 @@ impl Client {
             };
             tracing::info!(%error, ?delay, "call failed, trying again");
             redirect = error.leader().and_then(|leader| leader.parse().ok());
+            // Another agent may be better off.
+            first = asked.map_or(0, |connection| self.index_after(connection.address()));
             tokio::time::sleep(delay).await;
         }
     }
 
-    async fn call_once<T, F>(
-        &self,
-        redirect: Option<Address>,
-        timeout: Duration,
-        call: &(impl Fn(Connection) -> F + Sync),
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<Response<T>, Status>> + Send,
-    {
-        let connection = match redirect {
-            Some(address) => self.connection_to(&address).await?,
-            None => self.any_connection().await?,
-        };
-        let answer = tokio::time::timeout(timeout, call(connection)).await;
-        let answer = answer.map_err(|_| {
-            Error::new(
-                ErrorKind::TimedOut,
-                format!("agent did not answer. timeout=`{timeout:?}`"),
-            )
-            .with_side_effects(false)
-        })?;
-        Ok(answer.map_err(Error::from_status)?.into_inner())
-    }
-
-    async fn any_connection(&self) -> Result<Connection> {
+    /// Connects to the first bootstrap address that answers, from the given one on.
+    async fn any_connection(&self, first: usize) -> Result<Connection> {
         let mut failure = None;
-        for address in &self.inner.bootstrap {
-            match self.connection_to(address).await {
+        for index in 0..self.inner.bootstrap.len() {
+            match self.connection_to(&self.address_at(first + index)).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => failure = Some(error),
             }
@@ -298,6 +309,25 @@ impl Client {
         connections.insert(address.clone(), connection.clone());
         Ok(connection)
     }
+}
+
+async fn call_once<T, F>(
+    connection: Connection,
+    timeout: Duration,
+    call: &(impl Fn(Connection) -> F + Sync),
+) -> Result<T>
+where
+    F: Future<Output = Result<Response<T>, Status>> + Send,
+{
+    let answer = tokio::time::timeout(timeout, call(connection)).await;
+    let answer = answer.map_err(|_| {
+        Error::new(
+            ErrorKind::TimedOut,
+            format!("agent did not answer. timeout=`{timeout:?}`"),
+        )
+        .with_side_effects(false)
+    })?;
+    Ok(answer.map_err(Error::from_status)?.into_inner())
 }
 
 pub(crate) fn log_client(connection: Connection) -> LogClient<Connection> {
@@ -320,5 +350,20 @@ fn read_offset(found: v1::PartitionOffset) -> Result<(PartitionId, Option<Offset
             PartitionId::new(found.partition),
             found.offset.map(Offset::new),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bootstrap_address_is_a_fallback_in_turn() {
+        let client = Client::new("a,b,c", ClientConfig::default()).unwrap();
+        let leader = "leader:1".parse().unwrap();
+        let tried =
+            std::iter::successors(Some(leader), |failed| Some(client.address_after(failed)));
+        let tried: Vec<_> = tried.take(5).map(|address| address.to_string()).collect();
+        assert_eq!(tried, ["leader:1", "a:7771", "b:7771", "c:7771", "a:7771"]);
     }
 }

@@ -2,7 +2,12 @@
 
 use std::{error, fmt, sync::Arc, time::Duration};
 
-use esker_proto::{batch::BatchError, error::decode_detail, v1};
+use esker_proto::{
+    batch::BatchError,
+    error::decode_detail,
+    types::{OffsetRange, PartitionId},
+    v1,
+};
 use tonic::{Code, Status};
 
 /// The result of a call.
@@ -28,6 +33,9 @@ pub enum ErrorKind {
     Forbidden,
     /// The offset lies outside the log: below its start, or beyond its end.
     OutOfRange,
+    /// The topic was deleted, and another of its name was created. Offsets of the one mean nothing
+    /// in the other: start over.
+    TopicRecreated,
     /// Another one has taken over. Drop this handle and open another.
     Fenced,
     /// Bytes are not what they should be. Trying again will not help.
@@ -58,7 +66,16 @@ struct Inner {
     has_no_side_effects: bool,
     retry_after: Option<Duration>,
     leader: Option<String>,
+    place: Option<Place>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
+}
+
+/// The partition an error is about.
+#[derive(Clone, Debug)]
+struct Place {
+    topic: Arc<str>,
+    partition: PartitionId,
+    offsets: Option<OffsetRange>,
 }
 
 impl Error {
@@ -84,6 +101,23 @@ impl Error {
         self.0.has_no_side_effects
     }
 
+    /// Returns the topic, if the error is about one partition that is read.
+    pub fn topic(&self) -> Option<&str> {
+        self.0.place.as_ref().map(|place| &*place.topic)
+    }
+
+    /// Returns the partition, if the error is about one that is read.
+    pub fn partition(&self) -> Option<PartitionId> {
+        self.0.place.as_ref().map(|place| place.partition)
+    }
+
+    /// Returns the offsets that cannot be read, if the error is about damaged or missing records.
+    /// Reading can continue at their end: see [`Consumer::seek`](crate::Consumer::seek) and
+    /// [`OnDamage`](crate::OnDamage).
+    pub fn offsets(&self) -> Option<OffsetRange> {
+        self.0.place.as_ref()?.offsets.clone()
+    }
+
     /// Returns how long the agent asks to wait before the next try.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
@@ -104,6 +138,7 @@ impl Error {
             has_no_side_effects: true,
             retry_after: None,
             leader: None,
+            place: None,
             source: None,
         }))
     }
@@ -112,9 +147,16 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// Bytes from the agent that do not hold together.
-    pub(crate) fn corrupt(context: impl fmt::Display, source: BatchError) -> Self {
-        Self::new(ErrorKind::Corrupt, format!("{context}: {source}")).with_source(source)
+    /// Records that are not what they should be.
+    pub(crate) fn corrupt(source: BatchError) -> Self {
+        let message = format!("records cannot be read: {source}");
+        Self::new(ErrorKind::Corrupt, message).with_source(source)
+    }
+
+    /// The topic has another id than it had before.
+    pub(crate) fn recreated(topic: &str) -> Self {
+        let message = format!("topic was deleted and created again. topic=`{topic}`");
+        Self::new(ErrorKind::TopicRecreated, message)
     }
 
     /// A connection that failed while it was in use: what was sent may have been carried out.
@@ -143,6 +185,7 @@ impl Error {
                 .retry_after_ms
                 .map(|ms| Duration::from_millis(ms.into())),
             leader: detail.leader.filter(|leader| !leader.is_empty()),
+            place: None,
             source: None,
         }))
     }
@@ -184,6 +227,26 @@ impl Error {
         self
     }
 
+    /// Says which partition it is about, and which records.
+    pub(crate) fn at(
+        self,
+        topic: &Arc<str>,
+        partition: PartitionId,
+        offsets: Option<OffsetRange>,
+    ) -> Self {
+        let mut error = self.context(format_args!("topic {topic} partition {partition}"));
+        let inner = error.inner_mut();
+        if let Some(OffsetRange { start, end }) = &offsets {
+            inner.message = format!("{} offsets=`{start}..{end}`", inner.message);
+        }
+        inner.place = Some(Place {
+            topic: Arc::clone(topic),
+            partition,
+            offsets,
+        });
+        error
+    }
+
     fn inner_mut(&mut self) -> &mut Inner {
         Arc::make_mut(&mut self.0)
     }
@@ -205,6 +268,9 @@ impl fmt::Debug for Error {
         }
         text.field("is_retryable", &self.0.is_retryable)
             .field("has_no_side_effects", &self.0.has_no_side_effects);
+        if let Some(place) = &self.0.place {
+            text.field("place", place);
+        }
         if let Some(source) = &self.0.source {
             text.field("source", source);
         }
@@ -225,6 +291,7 @@ const fn kind_of_wire(kind: v1::ErrorKind) -> ErrorKind {
     use v1::ErrorKind as Wire;
     match kind {
         Wire::UnknownTopic | Wire::UnknownPartition => ErrorKind::NotFound,
+        Wire::UnknownTopicId => ErrorKind::TopicRecreated,
         Wire::TopicExists => ErrorKind::AlreadyExists,
         Wire::InvalidTopicName | Wire::InvalidArgument | Wire::BatchTooLarge => ErrorKind::Invalid,
         Wire::CorruptBatch | Wire::CorruptData => ErrorKind::Corrupt,

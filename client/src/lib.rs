@@ -38,7 +38,10 @@
 //! - An error says whether it surely changed nothing ([`Error::has_no_side_effects`]). If not, the
 //!   outcome is unknown: the record may be in the log.
 //! - A [`Consumer`] returns every record from where it starts, in order, each once, across broken
-//!   connections; what it cannot read is an error, never a gap.
+//!   connections and restarts of any length; what it cannot read is an error, or is named if it is
+//!   to be skipped ([`OnDamage`]), but never a silent gap.
+//! - A topic that was deleted and created again is noticed, also by a position saved before
+//!   ([`SavedPosition`], [`ErrorKind::TopicRecreated`]).
 //!
 //! # Runtime
 //!
@@ -62,13 +65,13 @@ pub use admin::Admin;
 pub use client::Client;
 pub use config::ClientConfig;
 pub use consumer::{
-    Consumer, ConsumerConfig, End, FetchSource, Fetched, FetchedRecords, OutOfRange, Partitions,
-    StartAt,
+    Consumer, ConsumerConfig, End, FetchSource, Fetched, FetchedRecords, OnDamage, OutOfRange,
+    Partitions, SavedPosition, StartAt,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use esker_proto::{
     batch::{Compression, Header, Headers, Record},
-    types::{Offset, PartitionId, TimestampMs},
+    types::{LeaderEpoch, Offset, OffsetRange, PartitionId, TimestampMs, TopicId},
     v1::{AlterTopicRequest, TopicSettings},
 };
 pub use producer::{Acks, Delivered, Delivery, Partitioner, Producer, ProducerConfig, RecordRef};

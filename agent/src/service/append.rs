@@ -98,7 +98,7 @@ async fn append(
     acks: Acks,
     records: &[Record],
 ) -> Result<Offset, ErrorDetail> {
-    let handle = shared.partition(topic, partition)?;
+    let handle = shared.partition(topic, &[], partition)?;
     let batch = batch_of(shared, records)
         .map_err(|error| refusal(ErrorKind::InvalidArgument, error.to_string()))?;
     let memory = shared

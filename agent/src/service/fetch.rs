@@ -54,7 +54,7 @@ pub(super) fn serve(
     request: FetchRequest,
 ) -> Result<impl Stream<Item = Result<FetchMessage, Status>> + Send + use<>, Status> {
     let partition = shared
-        .partition(&request.topic, request.partition)
+        .partition(&request.topic, &request.topic_id, request.partition)
         .map_err(|detail| status(&detail))?;
     let wanted = wanted(&request)?;
     let (responses, stream) = mpsc::channel(RESPONSES_AHEAD);

@@ -20,7 +20,7 @@ pub(super) async fn serve(
     request: ListOffsetsRequest,
 ) -> Result<ListOffsetsResponse, Status> {
     let topic = shared
-        .topic(&request.topic)
+        .topic_by_id(&request.topic, &request.topic_id)
         .map_err(|detail| status(&detail))?;
     let Some(position) = request.position else {
         let text = "say which offset: earliest, latest or timestamp_ms";

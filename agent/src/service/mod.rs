@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use esker_proto::{
     DESCRIPTOR_SET,
-    types::{PartitionId, TopicName},
+    types::{PartitionId, TopicId, TopicName},
     v1::{ErrorDetail, ErrorKind, admin_server::AdminServer, log_server::LogServer},
 };
 use tonic::service::Routes;
@@ -62,9 +62,21 @@ impl Shared {
         })
     }
 
+    /// Finds a topic by name, and refuses one that has another id than the request names.
+    fn topic_by_id(&self, name: &str, topic_id: &[u8]) -> Result<Arc<Topic>, ErrorDetail> {
+        let found = self.topic(name)?;
+        check_topic_id(&found, topic_id)?;
+        Ok(found)
+    }
+
     /// Finds a partition by the coordinates in a request.
-    fn partition(&self, topic: &str, partition: u32) -> Result<PartitionHandle, ErrorDetail> {
-        let found = self.topic(topic)?;
+    fn partition(
+        &self,
+        topic: &str,
+        topic_id: &[u8],
+        partition: u32,
+    ) -> Result<PartitionHandle, ErrorDetail> {
+        let found = self.topic_by_id(topic, topic_id)?;
         let count = found.partition_count();
         found.partition(PartitionId::new(partition)).ok_or_else(|| {
             let text = format!(
@@ -73,6 +85,23 @@ impl Shared {
             refusal(ErrorKind::UnknownPartition, text)
         })
     }
+}
+
+/// Compares a topic's id with the one in a request; an empty one fits every topic.
+fn check_topic_id(topic: &Topic, topic_id: &[u8]) -> Result<(), ErrorDetail> {
+    let (name, found) = (&topic.name, topic.topic_id);
+    if topic_id.is_empty() || topic_id == found.get().as_bytes() {
+        return Ok(());
+    }
+    let Ok(wanted) = topic_id.try_into().map(TopicId::from_bytes) else {
+        let text = format!("topic_id is not 16 bytes long. bytes=`{}`", topic_id.len());
+        return Err(refusal(ErrorKind::InvalidArgument, text));
+    };
+    let text = format!(
+        "topic was deleted and created again. topic=`{name}`, topic_id=`{found}`, \
+         requested_topic_id=`{wanted}`"
+    );
+    Err(refusal(ErrorKind::UnknownTopicId, text))
 }
 
 fn parse_name(name: &str) -> Result<TopicName, ErrorDetail> {

@@ -67,7 +67,7 @@ async fn handle(shared: &Shared, request: ProduceRequest, reply: Reply) {
         WireAcks::Leader => Acks::Leader,
         WireAcks::All | WireAcks::Unspecified => Acks::All,
     };
-    let partition = match shared.partition(&request.topic, request.partition) {
+    let partition = match shared.partition(&request.topic, &request.topic_id, request.partition) {
         Ok(partition) => partition,
         Err(detail) => return reply.refuse(detail),
     };

@@ -66,7 +66,9 @@ pub(super) fn control_status(error: &ControlError) -> Status {
 
 const fn code(kind: ErrorKind) -> Code {
     match kind {
-        ErrorKind::UnknownTopic | ErrorKind::UnknownPartition => Code::NotFound,
+        ErrorKind::UnknownTopic | ErrorKind::UnknownTopicId | ErrorKind::UnknownPartition => {
+            Code::NotFound
+        }
         ErrorKind::InvalidTopicName
         | ErrorKind::InvalidArgument
         | ErrorKind::CorruptBatch

@@ -1,16 +1,21 @@
 //! Settings of a consumer, and where it starts and ends.
 
+use std::time::Duration;
+
 use esker_proto::types::{Offset, PartitionId, TimestampMs};
 
-use crate::retry::RetryPolicy;
+use super::position::SavedPosition;
 
 /// Settings of a [`Consumer`](super::Consumer).
 #[derive(Clone, Debug)]
 pub struct ConsumerConfig {
     /// Bytes fetched and not handed out yet, over all partitions, beyond what the connection itself
-    /// holds (4 MiB). At least one batch per partition is always held. Default: 64 MiB.
+    /// holds (4 MiB). At least one batch per partition is always held. They are held as they came,
+    /// compressed ones compressed: see `response_bytes`. Default: 64 MiB.
     pub buffer_bytes: usize,
-    /// About how many bytes an agent puts into one response. Default: 1 MiB.
+    /// About how many bytes an agent puts into one response, and how many bytes of decompressed
+    /// records are handed out at a time. A batch always comes whole: it has at most 64 MiB
+    /// decompressed. Default: 1 MiB.
     pub response_bytes: u32,
     /// At the tail an agent waits until it has so many bytes... Default: 1.
     pub wait_bytes_min: u32,
@@ -19,8 +24,13 @@ pub struct ConsumerConfig {
     /// What to do when the log does not hold the offset to go on from. Default:
     /// [`OutOfRange::Error`].
     pub out_of_range: OutOfRange,
-    /// How a broken fetch is resumed. The count starts over when records arrive.
-    pub retry: RetryPolicy,
+    /// What to do with records that cannot be read. Default: [`OnDamage::Fail`].
+    pub on_damage: OnDamage,
+    /// A partition that no agent has answered for so long, while errors that may pass were met,
+    /// hands out the last of them. Every answer counts, also one without records; choose it longer
+    /// than agents are left waiting at the tail (`wait_ms_max`). Default: none, a consumer waits
+    /// for its agents until it is dropped.
+    pub give_up_after: Option<Duration>,
 }
 
 impl Default for ConsumerConfig {
@@ -31,7 +41,8 @@ impl Default for ConsumerConfig {
             wait_bytes_min: 1,
             wait_ms_max: 0,
             out_of_range: OutOfRange::Error,
-            retry: RetryPolicy::default(),
+            on_damage: OnDamage::Fail,
+            give_up_after: None,
         }
     }
 }
@@ -49,8 +60,23 @@ pub enum OutOfRange {
     Latest,
 }
 
+/// What to do with records that cannot be read: bytes that were damaged on their way or in the
+/// store, or a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnDamage {
+    /// Hand the error out and stop the partition, until a seek. [`Error::offsets`] says which
+    /// records it is about.
+    ///
+    /// [`Error::offsets`]: crate::Error::offsets
+    #[default]
+    Fail,
+    /// Leave them out and read on behind them. [`Fetched::skipped`](super::Fetched::skipped) says
+    /// what was left out. Every record is decoded twice: once to see whether it can be.
+    Skip,
+}
+
 /// Where to start in a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StartAt {
     /// The log start offset.
     Earliest,
@@ -60,6 +86,13 @@ pub enum StartAt {
     Offset(Offset),
     /// The first record at or after a time; the high watermark if there is none.
     Timestamp(TimestampMs),
+    /// Where an earlier consumer stopped: see
+    /// [`Consumer::saved_positions`](super::Consumer::saved_positions). Positions of other topics
+    /// are ignored. A partition without a position is read from the log start: it was added since.
+    ///
+    /// Fails with [`ErrorKind::TopicRecreated`](crate::ErrorKind::TopicRecreated) if the topic is
+    /// not the one they were saved for.
+    Saved(Vec<SavedPosition>),
 }
 
 /// Where to end in a partition. Whatever it says is made an offset when the partition is assigned.

@@ -3,12 +3,13 @@
 use std::{slice, sync::Arc};
 
 use esker_proto::{
-    batch::{self, Batches, Record, RecordIter, Records},
-    types::{Offset, OffsetRange, PartitionId},
+    batch::{BatchError, Record, RecordIter, Records},
+    types::{LeaderEpoch, Offset, OffsetRange, PartitionId, TopicId},
     v1,
 };
 
-use crate::error::{Error, ErrorKind, Result};
+use super::{position::SavedPosition, response::fault_offset};
+use crate::error::{Error, Result};
 
 /// Where records came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,110 +33,103 @@ impl From<v1::FetchSource> for FetchSource {
     }
 }
 
-/// Some records of one partition, in order and without a gap after the ones before. Every batch's
-/// checksum has been checked.
+/// Which partition records come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) topic: Arc<str>,
+    pub(crate) topic_id: TopicId,
+    pub(crate) partition: PartitionId,
+}
+
+impl Origin {
+    /// Says of an error that it is about this partition, and these offsets, unless it does already.
+    pub(crate) fn name(&self, error: Error, offsets: Option<OffsetRange>) -> Error {
+        match error.partition() {
+            None => error.at(&self.topic, self.partition, offsets),
+            Some(_) => error,
+        }
+    }
+}
+
+/// Some records of one partition, in order and without a gap after the ones before, unless
+/// [`Fetched::skipped`] names one. Every batch's checksum has been checked.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    topic: Arc<str>,
-    partition: PartitionId,
-    wanted: OffsetRange,
-    batches: Vec<Records>,
-    size_bytes: usize,
-    high_watermark: Offset,
-    log_start_offset: Offset,
-    source: FetchSource,
+    pub(crate) origin: Origin,
+    pub(crate) offsets: OffsetRange,
+    pub(crate) batches: Vec<Records>,
+    pub(crate) skipped: Vec<Error>,
+    pub(crate) high_watermark: Offset,
+    pub(crate) log_start_offset: Offset,
+    pub(crate) source: FetchSource,
 }
 
 impl Fetched {
-    /// Reads a response. Records below `wanted` and from its end on are left out; `None`: there
-    /// are no others.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Corrupt`] if a batch does not hold together, or if records are missing between
-    /// `wanted` and the first batch or between batches.
-    pub(crate) fn read(
-        topic: &Arc<str>,
-        partition: PartitionId,
-        wanted: &OffsetRange,
-        response: v1::FetchResponse,
-    ) -> Result<Option<Self>> {
-        let source = FetchSource::from(response.source());
-        let size_bytes = response.batches.len();
-        let mut batches = Vec::new();
-        let mut next_offset = wanted.start;
-        for batch in Batches::new(response.batches) {
-            let context = || format!("partition {partition} after offset {next_offset}");
-            let batch = batch.map_err(|error| Error::corrupt(context(), error))?;
-            let offsets = batch.header().offsets();
-            if offsets.end <= next_offset {
-                continue;
-            }
-            if offsets.start > next_offset {
-                return Err(gap(partition, next_offset, offsets.start));
-            }
-            if next_offset >= wanted.end {
-                break;
-            }
-            batches.push(
-                batch
-                    .records()
-                    .map_err(|error| Error::corrupt(context(), error))?,
-            );
-            next_offset = offsets.end;
-        }
-        let wanted = wanted.start..next_offset.min(wanted.end);
-        let fetched = Self {
-            topic: Arc::clone(topic),
-            partition,
-            wanted,
-            batches,
-            size_bytes,
-            high_watermark: Offset::new(response.high_watermark),
-            log_start_offset: Offset::new(response.log_start_offset),
-            source,
-        };
-        Ok((!fetched.wanted.is_empty()).then_some(fetched))
-    }
-
     /// Returns the topic's name.
     pub fn topic(&self) -> &str {
-        &self.topic
+        &self.origin.topic
     }
 
     /// Returns the partition.
     pub const fn partition(&self) -> PartitionId {
-        self.partition
+        self.origin.partition
     }
 
     /// Returns the records, borrowed from the bytes that were fetched.
+    ///
+    /// A record that cannot be decoded is an error that says which offsets it stands for, up to
+    /// the end of its batch; the records of the next batch may follow.
     pub fn records(&self) -> FetchedRecords<'_> {
         FetchedRecords {
             batches: self.batches.iter(),
             records: None,
-            wanted: self.wanted.clone(),
-            partition: self.partition,
+            batch: None,
+            offsets: self.offsets.clone(),
+            origin: &self.origin,
         }
     }
 
     /// Returns the offset of the first record.
     pub const fn base_offset(&self) -> Offset {
-        self.wanted.start
+        self.offsets.start
     }
 
     /// Returns the offset to go on from.
     pub const fn next_offset(&self) -> Offset {
-        self.wanted.end
+        self.offsets.end
     }
 
     /// Returns the number of records.
     pub const fn record_count(&self) -> u64 {
-        self.wanted.end.since(self.wanted.start)
+        self.offsets.end.since(self.offsets.start)
+    }
+
+    /// Returns what was left out directly before these records because it cannot be read: each
+    /// error says which records and why. Empty unless [`OnDamage::Skip`](super::OnDamage::Skip) is
+    /// chosen; there may be no records then.
+    pub fn skipped(&self) -> &[Error] {
+        &self.skipped
+    }
+
+    /// Returns the position behind these records, to be saved once they are dealt with.
+    pub fn saved_position(&self) -> SavedPosition {
+        SavedPosition {
+            topic: self.topic().to_owned(),
+            topic_id: self.origin.topic_id,
+            partition: self.partition(),
+            next_offset: self.next_offset(),
+            leader_epoch: self.leader_epoch(),
+        }
+    }
+
+    pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
+        self.batches.last().map(|batch| batch.header().leader_epoch)
     }
 
     /// Returns the bytes of the batches as they were fetched, compressed ones compressed.
-    pub const fn size_bytes(&self) -> usize {
-        self.size_bytes
+    pub fn size_bytes(&self) -> usize {
+        let sizes = self.batches.iter().map(|batch| batch.header().size_bytes);
+        sizes.map(|bytes| bytes as usize).sum()
     }
 
     /// Returns the partition's high watermark at the time of the fetch.
@@ -174,8 +168,9 @@ impl<'a> IntoIterator for &'a Fetched {
 pub struct FetchedRecords<'a> {
     batches: slice::Iter<'a, Records>,
     records: Option<RecordIter<'a>>,
-    wanted: OffsetRange,
-    partition: PartitionId,
+    batch: Option<&'a Records>,
+    offsets: OffsetRange,
+    origin: &'a Origin,
 }
 
 impl<'a> Iterator for FetchedRecords<'a> {
@@ -185,14 +180,15 @@ impl<'a> Iterator for FetchedRecords<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let Some(record) = self.records.as_mut().and_then(Iterator::next) else {
-                self.records = Some(self.batches.next()?.iter());
+                let batch = self.batches.next()?;
+                (self.batch, self.records) = (Some(batch), Some(batch.iter()));
                 continue;
             };
             match record {
-                Ok(record) if record.offset < self.wanted.start => {}
-                Ok(record) if record.offset >= self.wanted.end => return self.end(),
+                Ok(record) if record.offset < self.offsets.start => {}
+                Ok(record) if record.offset >= self.offsets.end => return self.end(),
                 Ok(record) => return Some(Ok(record)),
-                Err(error) => return Some(Err(self.corrupt(error))),
+                Err(error) => return self.fail(error),
             }
         }
     }
@@ -206,15 +202,13 @@ impl<'a> FetchedRecords<'a> {
     }
 
     #[cold]
-    fn corrupt(&self, error: batch::BatchError) -> Error {
-        Error::corrupt(format_args!("partition {}", self.partition), error)
+    fn fail(&mut self, error: BatchError) -> Option<Result<Record<'a>>> {
+        let batch = self.batch?;
+        let from = fault_offset(batch, &error).max(self.offsets.start);
+        if from >= self.offsets.end {
+            return self.end();
+        }
+        let lost = from..batch.header().next_offset().min(self.offsets.end);
+        Some(Err(self.origin.name(Error::corrupt(error), Some(lost))))
     }
-}
-
-fn gap(partition: PartitionId, expected: Offset, found: Offset) -> Error {
-    let message = format!(
-        "agent left records out. partition=`{partition}` expected_offset=`{expected}` \
-         offset=`{found}`"
-    );
-    Error::new(ErrorKind::Corrupt, message)
 }

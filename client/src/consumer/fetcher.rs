@@ -2,40 +2,50 @@
 //!
 //! # Order and gaps
 //!
-//! The only state is the offset to go on from. It moves when records are handed out and at no other
-//! time, so that whatever breaks, the next try begins exactly there. Responses are checked against
-//! it: a record that is missing is an error, one below it is left out.
+//! The only state is the offset to read on from. It moves when records are handed out and at no
+//! other time, so that whatever breaks, the next try begins exactly there. Responses are checked
+//! against it: a record that is missing is an error, one below it is left out. The one exception is
+//! [`OnDamage::Skip`]: then it moves past what cannot be read, and the next records say so.
 //!
 //! # Retries and limits
 //!
-//! Errors that may pass are tried again, as often as the policy says since records last came; then
-//! the error is handed out, and the next call begins to count afresh. Any other error is handed out
-//! and ends the stream.
+//! Errors that may pass are tried again until an agent answers, with a delay that grows to
+//! [`RESUME`]'s. Any answer forgets them, also one without records. If the settings name a time to
+//! give up after, the error is handed out then, and the next call begins afresh. Any other error is
+//! handed out and ends the stream.
 //!
 //! # Back-pressure
 //!
-//! Nothing is read ahead here. What the application does not take stays in the HTTP/2 window, and
-//! the agent stops.
+//! Beyond one response nothing is read ahead here. What the application does not take stays in the
+//! HTTP/2 window, and the agent stops.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use esker_proto::{
-    types::{Offset, OffsetRange, PartitionId},
+    types::{Offset, OffsetRange},
     v1,
 };
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 use tonic::Streaming;
 
 use super::{
-    config::{ConsumerConfig, OutOfRange},
-    fetched::Fetched,
+    config::{ConsumerConfig, OnDamage, OutOfRange},
+    fetched::{Fetched, Origin},
     position::Watermark,
+    response::{Part, Response, Taking},
 };
 use crate::{
     client::{Client, OffsetQuery, log_client},
     error::{Error, ErrorKind, Result},
-    retry::Backoff,
+    retry::{Backoff, RetryPolicy},
     transport::{Address, Connection},
+};
+
+/// How fast a broken fetch is resumed; the settings say when to give up.
+const RESUME: RetryPolicy = RetryPolicy {
+    attempts_max: u32::MAX,
+    delay_first: Duration::from_millis(50),
+    delay_max: Duration::from_secs(2),
 };
 
 /// A connection that several fetchers share, opened again by the first that finds it closed.
@@ -61,9 +71,9 @@ pub(crate) struct Plan {
     pub(crate) client: Client,
     pub(crate) config: Arc<ConsumerConfig>,
     pub(crate) connection: Arc<SharedConnection>,
-    pub(crate) topic: Arc<str>,
-    pub(crate) partition: PartitionId,
-    pub(crate) leader: Option<Address>,
+    pub(crate) origin: Origin,
+    /// Where the partition's leader is said to be.
+    pub(crate) route: Address,
     /// From where to where; up to [`Offset::MAX`]: it follows the tail.
     pub(crate) wanted: OffsetRange,
     pub(crate) response_bytes: u32,
@@ -75,17 +85,21 @@ pub(crate) struct Plan {
 pub(crate) struct Fetcher {
     plan: Plan,
     responses: Option<Streaming<v1::FetchResponse>>,
+    response: Option<Response>,
     backoff: Backoff,
+    /// When the first error since the last answer was met.
+    failing_since: Option<Instant>,
     has_failed: bool,
 }
 
 impl Fetcher {
-    pub(crate) fn new(plan: Plan) -> Self {
-        let backoff = Backoff::new(plan.config.retry);
+    pub(crate) const fn new(plan: Plan) -> Self {
         Self {
             plan,
             responses: None,
-            backoff,
+            response: None,
+            backoff: Backoff::new(RESUME),
+            failing_since: None,
             has_failed: false,
         }
     }
@@ -95,113 +109,113 @@ impl Fetcher {
         while !self.has_failed && !self.plan.wanted.is_empty() {
             let error = match self.step().await {
                 Ok(None) => continue,
-                Ok(Some(fetched)) => {
-                    self.plan.wanted.start = fetched.next_offset();
-                    self.backoff.reset();
-                    return Some((Ok(fetched), self));
-                }
+                Ok(Some(fetched)) => return Some((Ok(fetched), self)),
                 Err(error) => error,
             };
-            self.responses = None;
+            (self.responses, self.response) = (None, None);
             if let Err(error) = self.recover(error).await {
-                return Some((Err(error), self));
+                return Some((Err(self.plan.origin.name(error, None)), self));
             }
         }
         None
     }
 
-    /// Takes one response; `None` if it holds no records that are wanted.
+    /// Takes what is wanted of the response at hand, or else the next response.
     async fn step(&mut self) -> Result<Option<Fetched>> {
+        if let Some(response) = &mut self.response {
+            let fetched = take(&mut self.plan, response)?;
+            if fetched.is_none() {
+                self.response = None;
+            }
+            return Ok(fetched);
+        }
         let responses = match &mut self.responses {
             Some(responses) => responses,
             None => self.responses.insert(open(&self.plan).await?),
         };
         let response = responses.message().await.map_err(Error::from_status)?;
-        let Some(response) = response else {
-            return Err(ended_early(&self.plan));
-        };
-        let Plan {
-            topic,
-            partition,
-            wanted,
-            watermark,
-            ..
-        } = &self.plan;
-        watermark.set(response.high_watermark);
-        let fetched = Fetched::read(topic, *partition, wanted, response)?;
-        Ok(fetched)
+        let response = response.ok_or_else(|| ended_early(&self.plan))?;
+        self.forget_failures();
+        self.plan.watermark.set(response.high_watermark);
+        self.response = Some(Response::new(response));
+        Ok(None)
+    }
+
+    /// An agent has answered.
+    const fn forget_failures(&mut self) {
+        self.backoff.reset();
+        self.failing_since = None;
     }
 
     /// Gets ready for another try, or hands the error back.
     async fn recover(&mut self, error: Error) -> Result<()> {
-        if error.kind() == ErrorKind::OutOfRange {
-            return self.reposition(error).await;
-        }
+        let error = match self.reposition(error).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
         if !error.is_retryable() {
-            return Err(self.end(error));
+            self.has_failed = true;
+            return Err(error);
         }
-        self.plan.leader = match (error.leader(), error.kind()) {
-            (Some(leader), _) => leader.parse().ok(),
-            // Whoever it was may lead no more: another one knows.
-            (None, ErrorKind::Unavailable) => None,
-            (None, _) => self.plan.leader.take(),
-        };
-        let Some(delay) = self.backoff.next_delay(error.retry_after()) else {
-            self.backoff.reset();
-            return Err(error.context(self.plan.name()));
-        };
-        tracing::info!(%error, topic = %self.plan.topic, partition = %self.plan.partition,
-            offset = %self.plan.wanted.start, "fetch broke, resuming");
+        self.reroute(&error);
+        let now = Instant::now();
+        let since = *self.failing_since.get_or_insert(now);
+        let give_up_after = self.plan.config.give_up_after;
+        if give_up_after.is_some_and(|limit| now.duration_since(since) >= limit) {
+            self.forget_failures();
+            return Err(error);
+        }
+        let delay = self.backoff.delay(error.retry_after());
+        let Origin {
+            topic, partition, ..
+        } = &self.plan.origin;
+        tracing::info!(%error, %topic, %partition, offset = %self.plan.wanted.start, ?delay,
+            "fetch broke, resuming");
         tokio::time::sleep(delay).await;
         Ok(())
     }
 
+    fn reroute(&mut self, error: &Error) {
+        let route = &mut self.plan.route;
+        if let Some(leader) = error.leader().and_then(|leader| leader.parse().ok()) {
+            *route = leader;
+        } else if error.kind() == ErrorKind::Unavailable {
+            // It may lead no more: another one knows.
+            *route = self.plan.client.address_after(route);
+        }
+    }
+
+    /// Moves into the log, if the offset is not and the settings say where to.
     async fn reposition(&mut self, error: Error) -> Result<()> {
         let query = match self.plan.config.out_of_range {
-            OutOfRange::Error => return Err(self.end(error)),
+            _ if error.kind() != ErrorKind::OutOfRange => return Err(error),
+            OutOfRange::Error => return Err(error),
             OutOfRange::Earliest => OffsetQuery::Earliest,
             OutOfRange::Latest => OffsetQuery::Latest,
         };
-        // Counted as a failure, so that a log that is never in range does not spin.
-        let Some(delay) = self.backoff.next_delay(error.retry_after()) else {
-            return Err(self.end(error));
-        };
-        tokio::time::sleep(delay).await;
-        let Plan {
-            client,
-            topic,
-            partition,
-            ..
-        } = &self.plan;
-        let offsets = client.list_offsets(topic, &[*partition], query).await;
-        let offsets = offsets.map_err(|error| self.end(error))?;
-        let offset = offsets
-            .get(&self.plan.partition)
-            .copied()
-            .flatten()
-            .unwrap_or_default();
-        tracing::warn!(%error, topic = %self.plan.topic, partition = %self.plan.partition,
-            from = %self.plan.wanted.start, to = %offset, "offset out of range, going elsewhere");
+        // A log that is never in range does not spin.
+        tokio::time::sleep(self.backoff.delay(error.retry_after())).await;
+        let Plan { client, origin, .. } = &self.plan;
+        let partitions = [origin.partition];
+        let offsets = client
+            .list_offsets(&origin.topic, Some(origin.topic_id), &partitions, query)
+            .await?;
+        let offset = offsets.get(&origin.partition).copied().flatten();
+        let offset = offset.unwrap_or_default();
+        tracing::warn!(%error, topic = %origin.topic, partition = %origin.partition,
+            from = %self.plan.wanted.start, to = %offset, "offset out of range, resetting");
         self.plan.wanted.start = offset;
         Ok(())
-    }
-
-    fn end(&mut self, error: Error) -> Error {
-        self.has_failed = true;
-        error.context(self.plan.name())
     }
 }
 
 impl Plan {
-    fn name(&self) -> String {
-        format!("topic {} partition {}", self.topic, self.partition)
-    }
-
     fn request(&self) -> v1::FetchRequest {
         let end = self.wanted.end;
         v1::FetchRequest {
-            topic: self.topic.to_string(),
-            partition: self.partition.get(),
+            topic: self.origin.topic.to_string(),
+            topic_id: self.origin.topic_id.to_bytes(),
+            partition: self.origin.partition.get(),
             offset: self.wanted.start.get(),
             end_offset: (end != Offset::MAX).then_some(end.get()),
             max_bytes: self.response_bytes,
@@ -210,14 +224,58 @@ impl Plan {
             format: v1::FetchFormat::Batches.into(),
         }
     }
+
+    fn taking(&self) -> Taking {
+        Taking {
+            bytes_max: usize::try_from(self.response_bytes).unwrap_or(usize::MAX),
+            is_checked: self.config.on_damage == OnDamage::Skip,
+        }
+    }
+}
+
+/// Takes the next records that are wanted out of a response, past what is damaged if the settings
+/// say so; `None`: there are no more.
+fn take(plan: &mut Plan, response: &mut Response) -> Result<Option<Fetched>> {
+    let (mut skipped, mut batches) = (Vec::new(), Vec::new());
+    let mut start = plan.wanted.start;
+    while let Some(part) = response.next_part(&plan.wanted, plan.taking()) {
+        match part {
+            Part::Records {
+                batches: taken,
+                end,
+            } => {
+                (batches, start) = (taken, plan.wanted.start);
+                plan.wanted.start = end;
+                break;
+            }
+            Part::Damage(damage) => {
+                let offsets = damage.offsets;
+                let error = plan.origin.name(damage.error, Some(offsets.clone()));
+                if plan.config.on_damage == OnDamage::Fail || offsets.is_empty() {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "records skipped");
+                skipped.push(error);
+                (start, plan.wanted.start) = (offsets.end, offsets.end);
+            }
+        }
+    }
+    if batches.is_empty() && skipped.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Fetched {
+        origin: plan.origin.clone(),
+        offsets: start..plan.wanted.start,
+        batches,
+        skipped,
+        high_watermark: response.high_watermark,
+        log_start_offset: response.log_start_offset,
+        source: response.source,
+    }))
 }
 
 async fn open(plan: &Plan) -> Result<Streaming<v1::FetchResponse>> {
-    let address = plan
-        .leader
-        .clone()
-        .unwrap_or_else(|| plan.client.any_address());
-    let connection = plan.connection.get(&address, &plan.client).await?;
+    let connection = plan.connection.get(&plan.route, &plan.client).await?;
     let timeout = plan.client.config().request_timeout;
     let opened = tokio::time::timeout(timeout, log_client(connection).fetch(plan.request())).await;
     let opened = opened.map_err(|_| {
@@ -233,4 +291,76 @@ fn ended_early(plan: &Plan) -> Error {
         plan.wanted.start
     );
     Error::new(ErrorKind::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_proto::types::{PartitionId, TopicId};
+
+    use super::*;
+    use crate::ClientConfig;
+
+    fn fetcher(give_up_after: Option<Duration>) -> Fetcher {
+        let client = Client::new("a,b", ClientConfig::default()).unwrap();
+        let config = ConsumerConfig {
+            give_up_after,
+            ..ConsumerConfig::default()
+        };
+        Fetcher::new(Plan {
+            route: client.any_address(),
+            client,
+            config: Arc::new(config),
+            connection: Arc::default(),
+            origin: Origin {
+                topic: "t".into(),
+                topic_id: TopicId::from_bytes([1; 16]),
+                partition: PartitionId::new(0),
+            },
+            wanted: Offset::ZERO..Offset::MAX,
+            response_bytes: 1,
+            watermark: Watermark::default(),
+        })
+    }
+
+    fn unavailable() -> Error {
+        Error::new(ErrorKind::Unavailable, "agent restarts")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_that_is_away_for_hours_is_waited_for() {
+        let mut fetcher = fetcher(None);
+        let started = Instant::now();
+        for _ in 0..10_000 {
+            fetcher.recover(unavailable()).await.unwrap();
+        }
+        assert!(started.elapsed() > Duration::from_secs(3600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn error_is_handed_out_once_no_agent_has_answered_for_the_time_given() {
+        let limit = Duration::from_secs(60);
+        let mut fetcher = fetcher(Some(limit));
+        for _ in 0..3 {
+            let started = Instant::now();
+            while fetcher.recover(unavailable()).await.is_ok() {}
+            assert!(started.elapsed() >= limit);
+            assert!(!fetcher.has_failed, "the next call tries again");
+        }
+        for _ in 0..1_000 {
+            fetcher.recover(unavailable()).await.unwrap();
+            // An answer in between, with or without records.
+            fetcher.forget_failures();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agents_are_asked_in_turn_while_the_leader_is_away() {
+        let mut fetcher = fetcher(None);
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            asked.push(fetcher.plan.route.to_string());
+            fetcher.recover(unavailable()).await.unwrap();
+        }
+        assert_eq!(asked, ["a:7771", "b:7771", "a:7771"]);
+    }
 }

@@ -4,17 +4,20 @@ mod config;
 mod fetched;
 mod fetcher;
 mod position;
+mod response;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use esker_proto::types::{Offset, PartitionId};
+use esker_proto::types::{LeaderEpoch, Offset, PartitionId, TopicId};
 use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt, abortable};
 
 pub use self::{
-    config::{ConsumerConfig, End, OutOfRange, Partitions, StartAt},
+    config::{ConsumerConfig, End, OnDamage, OutOfRange, Partitions, StartAt},
     fetched::{FetchSource, Fetched, FetchedRecords},
+    position::SavedPosition,
 };
 use self::{
+    fetched::Origin,
     fetcher::{Fetcher, Plan, SharedConnection},
     position::Watermark,
 };
@@ -37,8 +40,9 @@ type Fetches = SelectAll<BoxStream<'static, (Key, Result<Fetched>)>>;
 
 /// Reads the partitions assigned to it, each from its own offset, in order and without gaps.
 ///
-/// Responses of different partitions come in any order. Nothing is remembered beyond the handle's
-/// life: [`Consumer::position`] tells what to remember.
+/// Responses of different partitions come in any order. It waits for its agents, through restarts
+/// of minutes, until [`ConsumerConfig::give_up_after`] or until it is dropped. Nothing is remembered
+/// beyond the handle's life: [`Consumer::saved_positions`] tells what to remember.
 pub struct Consumer {
     client: Client,
     config: Arc<ConsumerConfig>,
@@ -50,10 +54,14 @@ pub struct Consumer {
 /// One assigned partition.
 #[derive(Debug)]
 struct Lane {
-    leader: Option<Address>,
+    topic_id: TopicId,
+    /// Where its leader is said to be.
+    route: Address,
     connection: Arc<SharedConnection>,
     /// Where to go on from: one past the last record handed out.
     position: Offset,
+    /// Epoch of the last record handed out.
+    leader_epoch: Option<LeaderEpoch>,
     end: Offset,
     watermark: Watermark,
     /// The running fetch; absent: paused.
@@ -109,26 +117,27 @@ impl Consumer {
         until: Option<End>,
     ) -> Result<()> {
         check_name(topic)?;
-        let leaders = self.client.topic_layout(topic).await?.leaders;
-        let partitions = choose(topic, partitions.into(), leaders.len())?;
-        let starts = resolve(self.client.clone(), topic, &partitions, start).await?;
+        let layout = self.client.topic_layout(topic).await?;
+        let partitions = choose(topic, partitions.into(), layout.leaders.len())?;
+        let (client, topic_id) = (self.client.clone(), layout.topic_id);
+        let starts = resolve(client.clone(), topic, topic_id, &partitions, &start).await?;
         let ends = match until {
-            Some(end) => Some(resolve(self.client.clone(), topic, &partitions, end.into()).await?),
+            Some(end) => Some(resolve(client, topic, topic_id, &partitions, &end.into()).await?),
             None => None,
         };
         let topic: Arc<str> = topic.into();
         for partition in partitions {
             let key = (Arc::clone(&topic), partition);
-            let leader = leaders.get(partition.get() as usize).cloned().flatten();
-            let connection = self.connection(self.lanes.len());
-            let end = ends.as_ref().map_or(Offset::MAX, |ends| ends[&partition]);
-            let (position, watermark) = (starts[&partition], Watermark::default());
+            let leader = layout.leaders.get(partition.get() as usize);
+            let leader = leader.cloned().flatten();
             let lane = Lane {
-                leader,
-                connection,
-                position,
-                end,
-                watermark,
+                topic_id,
+                route: leader.unwrap_or_else(|| self.client.any_address()),
+                connection: self.connection(self.lanes.len()),
+                position: starts[&partition],
+                leader_epoch: saved_epoch(&start, &topic, partition),
+                end: ends.as_ref().map_or(Offset::MAX, |ends| ends[&partition]),
+                watermark: Watermark::default(),
                 fetch: None,
             };
             self.lanes.insert(key.clone(), lane);
@@ -149,9 +158,10 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// What a partition ran into, after the tries that the settings allow; the text names it. If
-    /// the error may pass ([`Error::is_retryable`]), the next call tries again. If not, the
-    /// partition is stopped until a [`Consumer::seek`]; the others go on.
+    /// What a partition ran into: the error names it ([`Error::topic`], [`Error::partition`]). If
+    /// the error may pass ([`Error::is_retryable`]), which is handed out after
+    /// [`ConsumerConfig::give_up_after`] only, the next call tries again. If not, the partition is
+    /// stopped until a [`Consumer::seek`]; the others continue.
     pub async fn next(&mut self) -> Result<Option<Fetched>> {
         let Some((key, result)) = self.fetches.next().await else {
             return Ok(None);
@@ -159,6 +169,7 @@ impl Consumer {
         let fetched = result?;
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.position = fetched.next_offset();
+            lane.leader_epoch = fetched.leader_epoch().or(lane.leader_epoch);
         }
         Ok(Some(fetched))
     }
@@ -170,8 +181,11 @@ impl Consumer {
     /// [`ErrorKind::Invalid`] if the partition is not assigned.
     pub async fn seek(&mut self, topic: &str, partition: PartitionId, to: StartAt) -> Result<()> {
         let key = self.key(topic, partition)?;
-        let offset = resolve(self.client.clone(), topic, &[partition], to).await?[&partition];
+        let topic_id = self.lane(&key)?.topic_id;
+        let client = self.client.clone();
+        let offset = resolve(client, topic, topic_id, &[partition], &to).await?[&partition];
         let lane = self.lane(&key)?;
+        lane.leader_epoch = saved_epoch(&to, topic, partition);
         lane.position = offset;
         if lane.fetch.is_some() {
             self.start(&key);
@@ -208,6 +222,26 @@ impl Consumer {
     /// `None` if the partition is not assigned.
     pub fn position(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
         Some(self.lanes.get(&(topic.into(), partition))?.position)
+    }
+
+    /// Returns the positions of all assigned partitions, to be stored and given to
+    /// [`StartAt::Saved`] later. Like [`Consumer::position`] they are behind everything that
+    /// [`Consumer::next`] returned: save them once that is dealt with, or save
+    /// [`Fetched::saved_position`] of what is.
+    pub fn saved_positions(&self) -> Vec<SavedPosition> {
+        let saved = self
+            .lanes
+            .iter()
+            .map(|((topic, partition), lane)| SavedPosition {
+                topic: topic.to_string(),
+                topic_id: lane.topic_id,
+                partition: *partition,
+                next_offset: lane.position,
+                leader_epoch: lane.leader_epoch,
+            });
+        let mut saved: Vec<_> = saved.collect();
+        saved.sort_unstable();
+        saved
     }
 
     /// Returns the partition's high watermark as an agent last told it, 0 before that; `None` if the
@@ -258,9 +292,12 @@ impl Consumer {
             client: self.client.clone(),
             config: Arc::clone(&self.config),
             connection: Arc::clone(&lane.connection),
-            topic: Arc::clone(&key.0),
-            partition: key.1,
-            leader: lane.leader.clone(),
+            origin: Origin {
+                topic: Arc::clone(&key.0),
+                topic_id: lane.topic_id,
+                partition: key.1,
+            },
+            route: lane.route.clone(),
             wanted: lane.position..lane.end,
             response_bytes,
             watermark: lane.watermark.clone(),
@@ -292,27 +329,32 @@ impl Consumer {
 async fn resolve(
     client: Client,
     topic: &str,
+    topic_id: TopicId,
     partitions: &[PartitionId],
-    at: StartAt,
+    at: &StartAt,
 ) -> Result<HashMap<PartitionId, Offset>> {
-    let query = match at {
-        StartAt::Offset(offset) => {
-            return Ok(partitions.iter().map(|p| (*p, offset)).collect());
+    let list = |query| client.list_offsets(topic, Some(topic_id), partitions, query);
+    let found = match at {
+        StartAt::Offset(offset) => partitions.iter().map(|at| (*at, Some(*offset))).collect(),
+        StartAt::Earliest => list(OffsetQuery::Earliest).await?,
+        StartAt::Latest => list(OffsetQuery::Latest).await?,
+        StartAt::Timestamp(timestamp) => {
+            // Asked in this order: what is appended in between lies behind the first answer.
+            let mut found = list(OffsetQuery::Latest).await?;
+            let later = list(OffsetQuery::At(*timestamp)).await?;
+            found.extend(later.into_iter().filter(|(_, offset)| offset.is_some()));
+            found
         }
-        StartAt::Earliest => OffsetQuery::Earliest,
-        StartAt::Latest => OffsetQuery::Latest,
-        StartAt::Timestamp(timestamp) => OffsetQuery::At(timestamp),
+        StartAt::Saved(positions) => {
+            let saved = of_topic(topic, topic_id, positions)?;
+            let mut found = match partitions.iter().all(|at| saved.contains_key(at)) {
+                true => HashMap::new(),
+                false => list(OffsetQuery::Earliest).await?,
+            };
+            found.extend(saved);
+            found
+        }
     };
-    let mut found = client.list_offsets(topic, partitions, query).await?;
-    if found.values().any(Option::is_none) {
-        // Nothing that late: whatever comes next.
-        let latest = client
-            .list_offsets(topic, partitions, OffsetQuery::Latest)
-            .await?;
-        for (partition, offset) in &mut found {
-            *offset = offset.or_else(|| latest.get(partition).copied().flatten());
-        }
-    }
     let offset_of = |partition: &PartitionId| {
         let offset = found.get(partition).copied().flatten();
         Ok((
@@ -321,6 +363,31 @@ async fn resolve(
         ))
     };
     partitions.iter().map(offset_of).collect()
+}
+
+/// Returns the saved positions in a topic, which must be the one they were saved for.
+fn of_topic(
+    topic: &str,
+    topic_id: TopicId,
+    positions: &[SavedPosition],
+) -> Result<HashMap<PartitionId, Option<Offset>>> {
+    let of_name = positions.iter().filter(|saved| saved.topic == topic);
+    let found = of_name.map(|saved| match saved.topic_id == topic_id {
+        true => Ok((saved.partition, Some(saved.next_offset))),
+        false => Err(Error::recreated(topic)),
+    });
+    found.collect()
+}
+
+/// Returns the epoch that was saved with a position.
+fn saved_epoch(at: &StartAt, topic: &str, partition: PartitionId) -> Option<LeaderEpoch> {
+    let StartAt::Saved(positions) = at else {
+        return None;
+    };
+    let mut saved = positions.iter();
+    saved
+        .find(|saved| saved.topic == topic && saved.partition == partition)?
+        .leader_epoch
 }
 
 impl From<End> for StartAt {

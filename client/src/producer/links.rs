@@ -157,7 +157,10 @@ impl Links {
         };
         (link.awaited, link.silent_since) = (0, None);
         link.last_error = Some(error.clone());
-        (!was_open).then(|| (address, self.client.any_address()))
+        (!was_open).then(|| {
+            let other = self.client.address_after(&address);
+            (address, other)
+        })
     }
 
     /// Whether a stream takes no more requests for the moment.

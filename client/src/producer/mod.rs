@@ -120,6 +120,7 @@ impl Producer {
         let sender = Sender::new(
             Heading {
                 topic: topic.to_owned(),
+                topic_id: layout.topic_id.to_bytes(),
                 acks: config.acks.into(),
             },
             Arc::clone(&accumulator),

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use esker_proto::{types::Offset, v1};
 use futures::stream::{FuturesUnordered, SelectAll, StreamExt};
 use tokio::{
@@ -33,6 +34,7 @@ const FULL_DELAY: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(crate) struct Heading {
     pub(crate) topic: String,
+    pub(crate) topic_id: Bytes,
     pub(crate) acks: v1::Acks,
 }
 
@@ -395,9 +397,10 @@ impl Heading {
         v1::ProduceRequest {
             request_id: attempt.0,
             topic: self.topic.clone(),
+            topic_id: self.topic_id.clone(),
             partition: u32::try_from(index).expect("a partition number fits 32 bits"),
             acks: self.acks.into(),
-            batch: bytes::Bytes::new(),
+            batch: Bytes::new(),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 /// gRPC's flag and length before each message.
 const GRPC_PREFIX_BYTES: usize = 5;
-/// Number of [`v1::ProduceRequest::batch`], the last field.
+/// Number of [`v1::ProduceRequest::batch`], which is written last.
 const BATCH_TAG: u32 = 5;
 
 /// A request, encoded up to the batch, and the batch.
@@ -98,6 +98,7 @@ mod tests {
         let request = v1::ProduceRequest {
             request_id: 1 << 40,
             topic: "orders".to_owned(),
+            topic_id: Bytes::from_static(&[9; 16]),
             partition: 300,
             acks: v1::Acks::All.into(),
             batch: Bytes::new(),

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use esker_client::{
-    Client, Compression, Consumer, ConsumerConfig, End, ErrorKind, Offset, OutOfRange, PartitionId,
-    Partitions, ProducerConfig, RecordRef, RetryPolicy, StartAt, TimestampMs,
+    Client, ClientConfig, Compression, Consumer, ConsumerConfig, End, ErrorKind, Offset, OnDamage,
+    OutOfRange, PartitionId, Partitions, ProducerConfig, RecordRef, RetryPolicy, StartAt,
+    TimestampMs,
 };
-use esker_proto::v1::ErrorKind as Wire;
+use esker_proto::{batch::BatchBuilder, v1::ErrorKind as Wire};
 
 use crate::fake_agent::{FakeAgent, FetchFault, detail};
 
@@ -47,13 +48,7 @@ async fn fill(client: &Client, partitions: usize, numbers: std::ops::Range<i64>)
 }
 
 fn consumer(client: &Client, out_of_range: OutOfRange) -> Consumer {
-    let retry = RetryPolicy {
-        attempts_max: 3,
-        delay_first: Duration::from_millis(1),
-        delay_max: Duration::from_millis(1),
-    };
     client.consumer(ConsumerConfig {
-        retry,
         out_of_range,
         ..ConsumerConfig::default()
     })
@@ -217,11 +212,14 @@ async fn records_left_out_are_an_error() {
 }
 
 #[tokio::test]
-async fn error_that_may_pass_is_handed_out_in_the_end_and_nothing_is_skipped() {
+async fn error_that_may_pass_is_handed_out_at_the_time_given_and_nothing_is_skipped() {
     let (agent, client) = filled(1).await;
     let refuse = || FetchFault::Refuse(detail(Wire::BucketUnavailable, "bucket is away"));
-    agent.on_fetch([refuse(), refuse(), refuse()]);
-    let mut consumer = consumer(&client, OutOfRange::Error);
+    agent.on_fetch([refuse()]);
+    let mut consumer = client.consumer(ConsumerConfig {
+        give_up_after: Some(Duration::ZERO),
+        ..ConsumerConfig::default()
+    });
     consumer
         .assign("t", P0, StartAt::Earliest, Some(End::Latest))
         .await
@@ -230,7 +228,8 @@ async fn error_that_may_pass_is_handed_out_in_the_end_and_nothing_is_skipped() {
     let error = consumer.next().await.unwrap_err();
 
     assert!(error.is_retryable());
-    assert_eq!(agent.fetches(), 3);
+    assert_eq!((error.topic(), error.partition()), (Some("t"), Some(P0)));
+    assert_eq!(error.offsets(), None, "nothing is damaged");
     assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 0..20));
 }
 
@@ -329,4 +328,208 @@ async fn unknown_partition_is_not_assigned() {
         .await;
     assert_eq!(assigned.unwrap_err().kind(), ErrorKind::NotFound);
     assert!(consumer.assignment().is_empty());
+}
+
+#[tokio::test]
+async fn idle_follower_outlives_any_number_of_breaks() {
+    let (agent, client) = filled(1).await;
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    consumer
+        .assign("t", P0, StartAt::Latest, None)
+        .await
+        .unwrap();
+    let breaks = async {
+        for _ in 0..10 {
+            // Once there is a second one, the first has arrived.
+            agent.idle_answer().await;
+            agent.idle_answer().await;
+            agent.cut();
+        }
+        agent.idle_answer().await;
+    };
+    tokio::select! {
+        next = consumer.next() => panic!("ended after {} fetches: {next:?}", agent.fetches()),
+        () = breaks => {}
+    }
+}
+
+#[tokio::test]
+async fn saved_positions_are_where_another_consumer_continues() {
+    let (_agent, client) = filled(2).await;
+    let mut first = consumer(&client, OutOfRange::Error);
+    first
+        .assign("t", Partitions::All, StartAt::Earliest, None)
+        .await
+        .unwrap();
+    first.pause("t", PartitionId::new(1)).unwrap();
+    let fetched = first.next().await.unwrap().unwrap();
+    let (read, saved) = (fetched.next_offset(), first.saved_positions());
+    assert_eq!(saved.len(), 2);
+    assert_eq!(saved[0], fetched.saved_position());
+    assert!(saved[0].leader_epoch.is_some());
+    drop(first);
+
+    let mut second = consumer(&client, OutOfRange::Error);
+    let start = StartAt::Saved(saved.clone());
+    second
+        .assign("t", Partitions::All, start, Some(End::Latest))
+        .await
+        .unwrap();
+    assert_eq!(second.saved_positions(), saved);
+    let rest = [expected(0, read.get()..20), expected(1, 0..20)].concat();
+    assert_eq!(self::read(&mut second).await.unwrap(), rest);
+}
+
+#[tokio::test]
+async fn partition_without_a_saved_position_is_read_from_its_start() {
+    let (_agent, client) = filled(2).await;
+    let mut first = consumer(&client, OutOfRange::Error);
+    let at = StartAt::Offset(Offset::new(15));
+    first.assign("t", P0, at, None).await.unwrap();
+    let mut second = consumer(&client, OutOfRange::Error);
+    let start = StartAt::Saved(first.saved_positions());
+    second
+        .assign("t", Partitions::All, start, Some(End::Latest))
+        .await
+        .unwrap();
+    let all = [expected(0, 15..20), expected(1, 0..20)].concat();
+    assert_eq!(read(&mut second).await.unwrap(), all);
+}
+
+#[tokio::test]
+async fn position_saved_for_a_deleted_topic_is_refused_in_the_next_of_its_name() {
+    let (agent, client) = filled(1).await;
+    let mut before = consumer(&client, OutOfRange::Error);
+    before.assign("t", P0, StartAt::Latest, None).await.unwrap();
+    agent.recreate();
+    let mut after = consumer(&client, OutOfRange::Error);
+    let start = StartAt::Saved(before.saved_positions());
+    let error = after.assign("t", P0, start, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TopicRecreated);
+    assert!(error.to_string().contains("deleted and created again"));
+}
+
+#[tokio::test]
+async fn reader_never_steps_into_another_topic_of_the_same_name() {
+    let (agent, client) = filled(1).await;
+    let mut consumer = consumer(&client, OutOfRange::Earliest);
+    let at = StartAt::Offset(Offset::new(3));
+    consumer.assign("t", P0, at, None).await.unwrap();
+    agent.recreate();
+    fill(&client, 1, 0..20).await;
+    agent.cut();
+    let error = read(&mut consumer).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TopicRecreated, "{error:?}");
+    assert_eq!(error.wire_kind(), Wire::UnknownTopicId);
+    assert_eq!(error.partition(), Some(P0));
+}
+
+/// 20 records in batches of 5, of which `damaged` are; all in one response.
+async fn with_damage(damaged: &[usize]) -> (FakeAgent, Client) {
+    let (agent, client) = filled(1).await;
+    agent.set_batches_per_response(4);
+    for batch in damaged {
+        agent.damage(0, *batch);
+    }
+    (agent, client)
+}
+
+#[tokio::test]
+async fn records_before_damage_are_read_and_the_error_says_what_is_lost() {
+    let (_agent, client) = with_damage(&[2]).await;
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    consumer
+        .assign("t", P0, StartAt::Earliest, Some(End::Latest))
+        .await
+        .unwrap();
+    let before = consumer.next().await.unwrap().unwrap();
+    assert_eq!(before.next_offset().get(), 10);
+
+    let error = consumer.next().await.unwrap_err();
+
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!((error.topic(), error.partition()), (Some("t"), Some(P0)));
+    let lost = error.offsets().unwrap();
+    assert_eq!((lost.start.get(), lost.end.get()), (10, 15));
+    assert_eq!(consumer.position("t", P0), Some(lost.start));
+    assert!(consumer.next().await.unwrap().is_none(), "it is stopped");
+    let behind = StartAt::Offset(lost.end);
+    consumer.seek("t", P0, behind).await.unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 15..20));
+}
+
+#[tokio::test]
+async fn range_that_ends_before_the_damage_is_read() {
+    let (_agent, client) = with_damage(&[2]).await;
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let until = Some(End::Offset(Offset::new(10)));
+    consumer
+        .assign("t", P0, StartAt::Earliest, until)
+        .await
+        .unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 0..10));
+}
+
+#[tokio::test]
+async fn damage_is_skipped_only_if_asked_for_and_never_silently() {
+    let (_agent, client) = with_damage(&[1, 3]).await;
+    let mut consumer = client.consumer(ConsumerConfig {
+        on_damage: OnDamage::Skip,
+        ..ConsumerConfig::default()
+    });
+    consumer
+        .assign("t", P0, StartAt::Earliest, Some(End::Latest))
+        .await
+        .unwrap();
+    let (mut records, mut skipped) = (Vec::new(), Vec::new());
+    while let Some(fetched) = consumer.next().await.unwrap() {
+        let lost = fetched.skipped().iter().map(|error| {
+            let lost = error.offsets().unwrap();
+            (lost.start.get(), lost.end.get())
+        });
+        skipped.extend(lost);
+        records.extend(fetched.records().map(|record| record.unwrap().offset.get()));
+    }
+    assert_eq!(records, [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
+    assert_eq!(skipped, [(5, 10), (15, 20)]);
+    assert_eq!(consumer.position("t", P0), Some(Offset::new(20)));
+}
+
+#[tokio::test]
+async fn record_appended_while_a_start_by_time_is_looked_up_is_read() {
+    let agent = FakeAgent::start(1).await;
+    let client = Client::connect(agent.address()).await.unwrap();
+    let mut builder = BatchBuilder::new(Compression::None);
+    let timestamp = TimestampMs::new(5_000);
+    builder.push(timestamp, None, Some(b"late"), &[]).unwrap();
+    agent.append_after_search(builder.finish(None));
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let start = StartAt::Timestamp(TimestampMs::new(1_000));
+    consumer.assign("t", P0, start, None).await.unwrap();
+    assert_eq!(agent.values(0), ["late"]);
+    assert_eq!(consumer.position("t", P0), Some(Offset::ZERO));
+}
+
+#[tokio::test]
+async fn partition_is_read_on_after_an_error_that_may_pass_while_its_offset_is_reset() {
+    let (agent, _) = filled(1).await;
+    agent.trim(0, 10);
+    agent.on_list([detail(Wire::ShuttingDown, "agent restarts")]);
+    let config = ClientConfig {
+        // A call fails with its first error.
+        retry: RetryPolicy {
+            attempts_max: 1,
+            ..RetryPolicy::default()
+        },
+        ..ClientConfig::default()
+    };
+    let client = Client::connect_with(agent.address(), config).await.unwrap();
+    let mut consumer = client.consumer(ConsumerConfig {
+        out_of_range: OutOfRange::Earliest,
+        ..ConsumerConfig::default()
+    });
+    let start = StartAt::Offset(Offset::ZERO);
+    let until = Some(End::Offset(Offset::new(20)));
+    consumer.assign("t", P0, start, until).await.unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 10..20));
 }

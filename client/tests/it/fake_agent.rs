@@ -1,11 +1,11 @@
 //! An agent in memory, with deduplication as the real one has it, and faults by script.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering},
     },
 };
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use esker_proto::{
     batch::RecordBatch,
     error::encode_detail,
-    types::{LeaderEpoch, Offset},
+    types::{LeaderEpoch, Offset, TopicId},
     v1::{
         self, ErrorKind,
         admin_server::{Admin, AdminServer},
@@ -23,8 +23,9 @@ use esker_proto::{
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Notify, mpsc},
+    sync::{Notify, mpsc, watch},
     task::JoinSet,
+    time::{Duration, sleep},
 };
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream, wrappers::TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -61,10 +62,15 @@ pub(crate) enum FetchFault {
     Skip,
 }
 
+/// How long a fetch at the end of the log is left without an answer.
+const IDLE: Duration = Duration::from_millis(20);
+
 #[derive(Default)]
 struct Partition {
     log_start: u64,
     batches: Vec<RecordBatch>,
+    /// Batches that are served with a flipped bit.
+    damaged: BTreeSet<usize>,
     producers: HashMap<i64, Producer>,
 }
 
@@ -158,7 +164,7 @@ pub(crate) fn detail(kind: ErrorKind, message: &str) -> v1::ErrorDetail {
 fn status(detail: &v1::ErrorDetail) -> Status {
     let code = match detail.kind() {
         ErrorKind::OffsetOutOfRange => Code::OutOfRange,
-        ErrorKind::UnknownTopic => Code::NotFound,
+        ErrorKind::UnknownTopic | ErrorKind::UnknownTopicId => Code::NotFound,
         _ => Code::Unavailable,
     };
     Status::with_details(
@@ -174,8 +180,17 @@ struct State {
     changed: Notify,
     produce_faults: Mutex<VecDeque<ProduceFault>>,
     fetch_faults: Mutex<VecDeque<FetchFault>>,
+    list_faults: Mutex<VecDeque<v1::ErrorDetail>>,
     kept: Mutex<Vec<v1::ProduceRequest>>,
     producer_ids: AtomicI64,
+    /// How often topic `t` was created again.
+    recreated: AtomicU8,
+    /// Batches of one response; 0: one.
+    batches_per_response: AtomicUsize,
+    /// Appended to partition 0 right after a search by time was answered.
+    after_search: Mutex<VecDeque<Bytes>>,
+    /// Responses without records.
+    idle_answers: watch::Sender<usize>,
     fetches: AtomicUsize,
     leader: Mutex<String>,
     /// Requests received and not answered, most ever.
@@ -256,9 +271,45 @@ impl FakeAgent {
         self.state.fetch_faults.lock().extend(faults);
     }
 
+    /// Refuses searches for offsets.
+    pub(crate) fn on_list(&self, faults: impl IntoIterator<Item = v1::ErrorDetail>) {
+        self.state.list_faults.lock().extend(faults);
+    }
+
     /// Says that another agent leads all partitions.
     pub(crate) fn set_leader(&self, address: &str) {
         address.clone_into(&mut self.state.leader.lock());
+    }
+
+    /// Deletes topic `t` and creates it again, empty.
+    pub(crate) fn recreate(&self) {
+        let mut topics = self.state.topics.lock();
+        let topic = topics.get_mut("t").unwrap();
+        topic.iter_mut().for_each(|at| *at = Partition::default());
+        self.state.recreated.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Serves a batch with a flipped bit.
+    pub(crate) fn damage(&self, partition: usize, batch: usize) {
+        let mut topics = self.state.topics.lock();
+        topics.get_mut("t").unwrap()[partition]
+            .damaged
+            .insert(batch);
+    }
+
+    pub(crate) fn set_batches_per_response(&self, batches: usize) {
+        let state = &self.state.batches_per_response;
+        state.store(batches, Ordering::SeqCst);
+    }
+
+    pub(crate) fn append_after_search(&self, batch: Bytes) {
+        self.state.after_search.lock().push_back(batch);
+    }
+
+    /// Waits for another answer without records.
+    pub(crate) async fn idle_answer(&self) {
+        let mut answers = self.state.idle_answers.subscribe();
+        answers.changed().await.unwrap();
     }
 
     pub(crate) fn forget_producers(&self) {
@@ -312,7 +363,19 @@ impl FakeAgent {
 }
 
 impl State {
+    fn topic_id(&self) -> [u8; 16] {
+        [self.recreated.load(Ordering::SeqCst); 16]
+    }
+
+    fn check_id(&self, topic_id: &[u8]) -> Result<(), v1::ErrorDetail> {
+        match topic_id == self.topic_id() {
+            true => Ok(()),
+            false => Err(detail(ErrorKind::UnknownTopicId, "topic has another id")),
+        }
+    }
+
     fn append(&self, request: v1::ProduceRequest) -> Result<v1::ProduceAck, v1::ErrorDetail> {
+        self.check_id(&request.topic_id)?;
         let mut topics = self.topics.lock();
         let topic = topics.get_mut(&request.topic);
         let topic = topic.ok_or_else(|| detail(ErrorKind::UnknownTopic, "no such topic"))?;
@@ -389,20 +452,40 @@ impl Service {
         }
     }
 
-    /// One batch per response.
     fn next_response(&self, request: &v1::FetchRequest) -> Option<v1::FetchResponse> {
         let topics = self.0.topics.lock();
         let partition = &topics[&request.topic][request.partition as usize];
-        let mut batches = partition.batches.iter();
-        let batch = batches.find(|batch| batch.header().next_offset().get() > request.offset)?;
+        let batches = partition.batches.iter().enumerate();
+        let from = batches
+            .skip_while(|(_, batch)| batch.header().next_offset().get() <= request.offset)
+            .take(self.0.batches_per_response.load(Ordering::SeqCst).max(1));
+        let (mut bytes, mut next_offset) = (Vec::new(), None);
+        for (index, batch) in from {
+            bytes.extend_from_slice(batch.bytes());
+            if partition.damaged.contains(&index) {
+                *bytes.last_mut().unwrap() ^= 1;
+            }
+            next_offset = Some(batch.header().next_offset().get());
+        }
         Some(v1::FetchResponse {
-            batches: batch.bytes().clone(),
-            next_offset: batch.header().next_offset().get(),
+            batches: bytes.into(),
+            next_offset: next_offset?,
             high_watermark: partition.end(),
             log_start_offset: partition.log_start,
             source: v1::FetchSource::Tail.into(),
             ..v1::FetchResponse::default()
         })
+    }
+
+    fn idle_response(&self, request: &v1::FetchRequest) -> v1::FetchResponse {
+        let topics = self.0.topics.lock();
+        let partition = &topics[&request.topic][request.partition as usize];
+        v1::FetchResponse {
+            next_offset: request.offset,
+            high_watermark: partition.end(),
+            log_start_offset: partition.log_start,
+            ..v1::FetchResponse::default()
+        }
     }
 
     fn in_range(&self, request: &v1::FetchRequest) -> Result<(), Status> {
@@ -444,7 +527,14 @@ impl Service {
                 tokio::select! {
                     () = changed => continue,
                     () = responses.closed() => return,
+                    () = sleep(IDLE) => {}
                 }
+                let idle = self.idle_response(&request);
+                if responses.send(Ok(idle)).await.is_err() {
+                    return;
+                }
+                self.0.idle_answers.send_modify(|answers| *answers += 1);
+                continue;
             };
             request.offset = response.next_offset;
             match (&fault, count) {
@@ -488,6 +578,8 @@ impl Log for Service {
         if let Some(FetchFault::Refuse(error)) = &fault {
             return Err(status(error));
         }
+        let topic_id = &request.get_ref().topic_id;
+        self.0.check_id(topic_id).map_err(|error| status(&error))?;
         self.in_range(request.get_ref())?;
         let (responses, stream) = mpsc::channel(1);
         tokio::spawn(
@@ -503,6 +595,11 @@ impl Log for Service {
     ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
         use v1::list_offsets_request::Position;
         let request = request.into_inner();
+        if let Some(error) = self.0.list_faults.lock().pop_front() {
+            return Err(status(&error));
+        }
+        let checked = self.0.check_id(&request.topic_id);
+        checked.map_err(|error| status(&error))?;
         let topics = self.0.topics.lock();
         let offset = |partition: &Partition| match request.position.unwrap() {
             Position::Earliest(_) => Some(partition.log_start),
@@ -528,9 +625,15 @@ impl Log for Service {
                     error: None,
                 })
             });
-        Ok(Response::new(v1::ListOffsetsResponse {
-            offsets: offsets.collect(),
-        }))
+        let offsets = offsets.collect();
+        drop(topics);
+        if matches!(request.position, Some(Position::TimestampMs(_)))
+            && let Some(batch) = self.0.after_search.lock().pop_front()
+        {
+            let mut topics = self.0.topics.lock();
+            topics.get_mut("t").unwrap()[0].append(batch).unwrap();
+        }
+        Ok(Response::new(v1::ListOffsetsResponse { offsets }))
     }
 
     async fn init_producer(
@@ -585,7 +688,10 @@ impl Admin for Service {
             ..v1::PartitionDescription::default()
         });
         Ok(Response::new(v1::DescribeTopicResponse {
-            topic: None,
+            topic: Some(v1::TopicSummary {
+                topic_id: TopicId::from_bytes(self.0.topic_id()).to_string(),
+                ..v1::TopicSummary::default()
+            }),
             partitions: partitions.collect(),
         }))
     }

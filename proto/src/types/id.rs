@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -16,6 +17,16 @@ macro_rules! uuid_id {
             /// Wraps a UUID.
             pub const fn new(uuid: Uuid) -> Self {
                 Self(uuid)
+            }
+
+            /// Wraps the 16 bytes of a UUID.
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
+            /// Returns the 16 bytes of the UUID.
+            pub fn to_bytes(self) -> Bytes {
+                Bytes::copy_from_slice(self.0.as_bytes())
             }
 
             /// Returns the UUID.

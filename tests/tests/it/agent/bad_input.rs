@@ -399,6 +399,7 @@ async fn other_calls_about_what_is_not_there_are_refused_by_kind() {
         topic: TOPIC.to_owned(),
         partitions,
         position,
+        ..ListOffsetsRequest::default()
     };
     let listed = bench.raw.log.list_offsets(list(vec![], None)).await;
     assert_refused("list nothing", ErrorKind::InvalidArgument, listed);

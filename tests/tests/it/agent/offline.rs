@@ -83,6 +83,7 @@ async fn refuses(raw: &mut Raw, offset: u64) {
         topic: TOPIC.to_owned(),
         partitions: vec![BAD, 1],
         position: Some(position),
+        ..ListOffsetsRequest::default()
     };
     for position in [
         position(Position::Latest(true)),

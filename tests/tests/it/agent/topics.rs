@@ -2,15 +2,24 @@
 
 use std::time::Duration;
 
-use esker_client::{AlterTopicRequest, TopicSettings};
-use esker_proto::v1::{CreateTopicRequest, ErrorKind};
+use bytes::Bytes;
+use esker_client::{
+    AlterTopicRequest, ConsumerConfig, Partitions, ProducerConfig, RecordRef, StartAt,
+    TopicSettings,
+};
+use esker_proto::v1::{
+    CreateTopicRequest, ErrorKind, FetchRequest, ListOffsetsRequest, ProduceRequest,
+    list_offsets_request::Position, produce_response::Result as Answer,
+};
 use esker_tests::{
     agent::{Plan, directory_url, until},
     s3::{Fault, Latency, Rule, S3Server, Verb},
 };
 use tempfile::TempDir;
 
-use super::support::{Raw, TOPIC, connect, create, describe, publish, replay_all, s3_url};
+use super::support::{
+    Raw, TOPIC, batch, connect, create, describe, detail, publish, replay_all, s3_url,
+};
 use crate::support::BUCKET;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,6 +132,101 @@ async fn of_many_who_create_or_delete_one_topic_at_a_time_one_succeeds() {
         for error in deleted.into_iter().filter_map(Result::err) {
             assert_eq!(error.wire_kind(), ErrorKind::UnknownTopic, "{error}");
         }
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_created_again_is_another_one_to_those_who_knew_the_first() {
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(directory_url(home.path()), home.path());
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    let producer = client.producer(TOPIC, ProducerConfig::default());
+    let producer = producer.await.unwrap();
+    publish(&client, 0..10).await;
+    let mut consumer = client.consumer(ConsumerConfig::default());
+    let start = StartAt::Earliest;
+    let assigned = consumer.assign(TOPIC, Partitions::All, start, None).await;
+    assigned.unwrap();
+    consumer.next().await.unwrap().unwrap();
+    let saved = consumer.saved_positions();
+
+    client.admin().delete_topic(TOPIC).await.unwrap();
+    create(&client, 1).await;
+    publish(&client, 0..100).await;
+
+    let delivery = producer.send(RecordRef::new(b"x")).await.unwrap();
+    let refused = delivery.await.unwrap_err();
+    assert_eq!(refused.wire_kind(), ErrorKind::UnknownTopicId, "{refused}");
+    let ended = loop {
+        match consumer.next().await {
+            Ok(fetched) => assert!(fetched.is_some(), "ended without an error"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(ended.wire_kind(), ErrorKind::UnknownTopicId, "{ended}");
+    let resumed = consumer
+        .assign(TOPIC, Partitions::All, StartAt::Saved(saved), None)
+        .await;
+    let refused = resumed.unwrap_err();
+    assert_eq!(refused.kind(), esker_client::ErrorKind::TopicRecreated);
+    replay_all(&client, 100).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_id_is_compared_if_one_is_given() {
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(directory_url(home.path()), home.path());
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    let topic = client.admin().describe_topic(TOPIC).await.unwrap().topic;
+    let topic_id: esker_proto::types::TopicId = topic.unwrap().topic_id.parse().unwrap();
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    for (topic_id, expected) in [
+        (Bytes::new(), None),
+        (topic_id.to_bytes(), None),
+        (
+            Bytes::from_static(&[7; 16]),
+            Some(ErrorKind::UnknownTopicId),
+        ),
+        (
+            Bytes::from_static(b"short"),
+            Some(ErrorKind::InvalidArgument),
+        ),
+    ] {
+        let request = FetchRequest {
+            topic: TOPIC.to_owned(),
+            topic_id: topic_id.clone(),
+            end_offset: Some(0),
+            ..FetchRequest::default()
+        };
+        let fetched = raw.fetch(request).await.err();
+        assert_eq!(fetched.map(|status| detail(&status).kind()), expected);
+        let request = ListOffsetsRequest {
+            topic: TOPIC.to_owned(),
+            topic_id: topic_id.clone(),
+            position: Some(Position::Latest(true)),
+            ..ListOffsetsRequest::default()
+        };
+        let listed = raw.log.list_offsets(request).await.err();
+        assert_eq!(listed.map(|status| detail(&status).kind()), expected);
+        let request = ProduceRequest {
+            topic: TOPIC.to_owned(),
+            topic_id,
+            batch: batch(&["a"]),
+            ..ProduceRequest::default()
+        };
+        let answers = raw.log.produce(futures::stream::iter([request])).await;
+        let answer = answers.unwrap().into_inner().message().await.unwrap();
+        let refused = match answer.unwrap().result.unwrap() {
+            Answer::Ack(_) => None,
+            Answer::Error(error) => Some(error.kind()),
+        };
+        assert_eq!(refused, expected);
     }
     agent.stop().await;
 }
