@@ -253,7 +253,10 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
         return output::json(&json!({
             "dry_run": dry_run,
             "garbage": by_reason.collect::<Vec<_>>(),
-            "unjudged": plan.unjudged.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "unjudged": plan.unjudged.iter().map(|unjudged| json!({
+                "partition": unjudged.topic_partition.to_string(),
+                "reason": unjudged.reason,
+            })).collect::<Vec<_>>(),
         }));
     }
     if dry_run && !plan.objects.is_empty() {
@@ -281,8 +284,9 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
             size(bytes)
         );
     }
-    for partition in &plan.unjudged {
-        println!("{partition}: objects but no manifest; nothing of it is judged");
+    for unjudged in &plan.unjudged {
+        let (partition, reason) = (unjudged.topic_partition, &unjudged.reason);
+        println!("{partition}: kept what cannot be judged: {reason}");
     }
     Ok(())
 }

@@ -179,13 +179,22 @@ impl Archive {
             .iter()
             .map_while(|dead| self.plain_key(dead));
         let run: Vec<_> = run.take(KEYS_PER_DELETE).collect();
-        self.deps
-            .store
-            .delete(run.iter().map(|(key, _)| key))
+        self.delete_as_owner(run.iter().map(|(key, _)| key.clone()))
             .await?;
         self.garbage.dead.drain(..run.len());
         run.iter().for_each(|(_, reason)| collected.add(*reason, 1));
         Ok(())
+    }
+
+    /// Deletes what this owner holds for dead. Asks first whether it still owns the partition: a
+    /// repair or a newer owner may have named since what this one gave up.
+    async fn delete_as_owner(&mut self, keys: impl Iterator<Item = String>) -> Result<(), Error> {
+        let keys: Vec<String> = keys.collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.confirm_ownership().await?;
+        self.deps.store.delete(&keys).await
     }
 
     fn plain_key(&self, dead: &Dead) -> Option<(String, Reason)> {
@@ -221,17 +230,14 @@ impl Archive {
         };
         let names = plan::dead_segments(&rows, trimmed.start, trimmed.end);
         for names in names.chunks(KEYS_PER_DELETE) {
-            self.deps
-                .store
-                .delete(names.iter().map(|name| self.keys.segment(*name)))
+            let keys = self.keys;
+            self.delete_as_owner(names.iter().map(|name| keys.segment(*name)))
                 .await?;
             collected.add(Reason::Trimmed, names.len() as u64);
         }
         if *is_dropped {
-            self.deps
-                .store
-                .delete([self.keys.page(page.into())])
-                .await?;
+            let key = self.keys.page(page.into());
+            self.delete_as_owner(std::iter::once(key)).await?;
             collected.add(Reason::Trimmed, 1);
         }
         Ok(())
@@ -241,15 +247,12 @@ impl Archive {
         let Scanning::Due { start_after } = self.garbage.scan.clone() else {
             return Ok(());
         };
-        self.confirm_ownership().await?;
         let Scanned {
             garbage,
             start_after,
         } = self.list_garbage(start_after).await?;
         for run in garbage.chunks(KEYS_PER_DELETE) {
-            self.deps
-                .store
-                .delete(run.iter().map(|found| &found.key))
+            self.delete_as_owner(run.iter().map(|found| found.key.clone()))
                 .await?;
             run.iter().for_each(|found| collected.add(found.reason, 1));
         }
@@ -283,6 +286,9 @@ impl Archive {
                     start_after: Some(object.key),
                 });
             }
+        }
+        if let Some(error) = scan.into_damage() {
+            tracing::error!(%error, "index page cannot be read; segments it may name are kept");
         }
         Ok(Scanned {
             garbage,

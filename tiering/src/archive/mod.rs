@@ -18,7 +18,7 @@ pub(crate) mod scan;
 mod sealed;
 #[cfg(test)]
 pub(crate) mod tests;
-mod trim;
+pub(crate) mod trim;
 mod upload;
 mod view;
 

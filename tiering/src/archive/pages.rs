@@ -3,6 +3,7 @@
 use esker_index::{Manifest, PageRef, Rows};
 use esker_proto::types::Offset;
 
+use super::trim::is_damage;
 use crate::{
     env::TaskSet,
     error::Error,
@@ -16,7 +17,8 @@ pub(crate) struct Pages {
     store: Store,
     keys: Keys,
     tasks: TaskSet,
-    held: Option<(PageName, Rows)>,
+    /// A page that is damaged is remembered too: it is asked for once per segment.
+    held: Option<(PageName, Result<Rows, Error>)>,
 }
 
 impl Pages {
@@ -39,11 +41,13 @@ impl Pages {
         if let Some((held, rows)) = &self.held
             && *held == name
         {
-            return Ok(rows.clone());
+            return rows.clone();
         }
-        let rows = self.load(page).await?;
-        self.held = Some((name, rows.clone()));
-        Ok(rows)
+        let rows = self.load(page).await;
+        if rows.as_ref().err().is_none_or(is_damage) {
+            self.held = Some((name, rows.clone()));
+        }
+        rows
     }
 
     /// Forgets the page held: a large one takes megabytes.

@@ -54,7 +54,10 @@ impl Archive {
     ) -> Result<Option<Rows>, Error> {
         match self.pages.rows(page).await {
             Ok(rows) => Ok(Some(rows)),
-            Err(error) if is_damage(&error) => Ok(None),
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%error, "index page cannot be read; `esker bucket repair` rebuilds it");
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -78,7 +81,10 @@ impl Archive {
             if self.must_keep_oldest(&manifest, now, policy) {
                 return Ok(None);
             }
-            let rows = self.pages.rows(&page).await?;
+            // Without its rows a page goes as a whole, once all of it may.
+            let Some(rows) = self.rows_if_readable(&page).await? else {
+                return Ok(None);
+            };
             decision = retention::plan(&manifest, Some(&rows), now, policy);
             self.oldest = plan::oldest(&rows, manifest.log_start_offset());
         }
@@ -148,6 +154,6 @@ impl Archive {
 }
 
 /// Whether an object is missing or its bytes are wrong, as opposed to a store that does not answer.
-pub(super) const fn is_damage(error: &Error) -> bool {
+pub(crate) const fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt)
 }

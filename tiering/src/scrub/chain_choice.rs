@@ -3,12 +3,22 @@
 //! Pure. A bucket may hold several uploads of the same offsets: a crash between the upload and its
 //! commit leaves one, and so does a deposed leader. The choice is one gapless run of segments
 //! without overlap and with leader epochs that never fall.
+//!
+//! Some uploads are ruled out first, since no manifest can have named them for good:
+//!
+//! - What overlaps a segment that the last readable manifest names. Of two uploads of the same
+//!   offsets, the owner may have given up the other one, and be about to delete it.
+//! - What a later leader overtook: a leader commits at the end of what its predecessors committed,
+//!   so whatever an earlier leader uploaded at or above that was never committed, or not before the
+//!   later one took over. The epoch history of the last readable manifest tells, and so does an
+//!   upload of the later leader.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashSet},
 };
 
+use esker_index::EpochHistory;
 use esker_proto::types::{LeaderEpoch, Offset, OffsetRange, SegmentId};
 
 /// A segment object whose trailer could be read.
@@ -22,6 +32,14 @@ pub struct Candidate {
     pub base_offset: Offset,
     /// One past its last offset.
     pub next_offset: Offset,
+    /// Whether the last readable manifest names it.
+    pub is_named: bool,
+}
+
+impl Candidate {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.base_offset < other.next_offset && other.base_offset < self.next_offset
+    }
 }
 
 /// What a rebuilt manifest would name, and what it would leave out.
@@ -38,28 +56,70 @@ pub(super) struct Choice {
 /// Chooses the chain that ends highest; among those the one that starts lowest; and among those,
 /// step by step from the start, the one with the higher leader epoch.
 ///
-/// Nothing wholly below `log_start_offset` is chosen: it was trimmed.
-pub(super) fn choose(mut candidates: Vec<Candidate>, log_start_offset: Offset) -> Choice {
+/// Nothing wholly below `log_start_offset` is chosen: it was trimmed. `history` is that of the last
+/// readable manifest.
+pub(super) fn choose(
+    mut candidates: Vec<Candidate>,
+    log_start_offset: Offset,
+    history: &EpochHistory,
+) -> Choice {
     candidates.retain(|candidate| candidate.base_offset < candidate.next_offset);
     candidates.sort_by_key(|candidate| (candidate.base_offset, candidate.segment_id));
     candidates.dedup_by_key(|candidate| candidate.segment_id);
-    let (live, trimmed): (Vec<_>, Vec<_>) = candidates
+    let (live, mut spare): (Vec<_>, Vec<_>) = candidates
         .into_iter()
         .partition(|candidate| candidate.next_offset > log_start_offset);
-    let chain = longest_chain(&live);
+    let (live, dead) = split_dead(live, history);
+    spare.extend(dead);
+    let (contenders, overtaken) = split_overtaken(live.clone());
+    let chain = longest_chain(&contenders);
     let chosen: HashSet<SegmentId> = chain.iter().map(|candidate| candidate.segment_id).collect();
-    let chain_start = chain
-        .first()
-        .map_or(log_start_offset, |first| first.base_offset);
-    let lost = union_below(&live, chain_start, log_start_offset);
-    let spare = live
+    let lost = lost(&live, &chain, log_start_offset);
+    let left_out = contenders
         .into_iter()
         .filter(|candidate| !chosen.contains(&candidate.segment_id));
-    Choice {
-        spare: trimmed.into_iter().chain(spare).collect(),
-        chain,
-        lost,
+    spare.extend(left_out.chain(overtaken));
+    Choice { chain, spare, lost }
+}
+
+/// Whether the log, by its epoch history, went on without `leader_epoch` at `offset`.
+pub(crate) fn is_overtaken(
+    history: &EpochHistory,
+    leader_epoch: LeaderEpoch,
+    offset: Offset,
+) -> bool {
+    history
+        .epoch_at(offset)
+        .is_some_and(|epoch| epoch > leader_epoch)
+}
+
+/// Takes out what the last readable manifest rules out.
+fn split_dead(live: Vec<Candidate>, history: &EpochHistory) -> (Vec<Candidate>, Vec<Candidate>) {
+    // Named ones do not overlap each other, so both of their ends rise.
+    let named: Vec<Candidate> = live.iter().copied().filter(|c| c.is_named).collect();
+    let is_kept = |candidate: &Candidate| {
+        let after = named.partition_point(|named| named.next_offset <= candidate.base_offset);
+        let is_taken = named
+            .get(after)
+            .is_some_and(|named| named.overlaps(candidate));
+        let (epoch, base) = (candidate.leader_epoch, candidate.base_offset);
+        candidate.is_named || !(is_taken || is_overtaken(history, epoch, base))
+    };
+    live.into_iter().partition(is_kept)
+}
+
+/// Takes out what lies at or above the beginning of an upload of a later leader. Sorted by base.
+fn split_overtaken(live: Vec<Candidate>) -> (Vec<Candidate>, Vec<Candidate>) {
+    let mut newest_at: BTreeMap<Offset, LeaderEpoch> = BTreeMap::new();
+    let mut newest = LeaderEpoch::default();
+    for candidate in &live {
+        newest = newest.max(candidate.leader_epoch);
+        newest_at.insert(candidate.base_offset, newest);
     }
+    live.into_iter().partition(|candidate| {
+        let newest = newest_at.get(&candidate.base_offset).copied();
+        candidate.is_named || newest.is_none_or(|newest| newest <= candidate.leader_epoch)
+    })
 }
 
 /// How far a candidate leads, and through which candidate next.
@@ -125,24 +185,32 @@ const fn preference(candidate: &Candidate, end_offset: Offset) -> (Offset, Leade
     (end_offset, candidate.leader_epoch, candidate.segment_id)
 }
 
-/// Offsets in `[log_start_offset, chain_start)` that some candidate holds. The chain ends highest of
-/// all, so nothing can be lost above it.
-fn union_below(
-    candidates: &[Candidate],
-    chain_start: Offset,
-    log_start_offset: Offset,
-) -> Vec<OffsetRange> {
+/// Offsets at or above the log start that some candidate holds and the chain does not.
+fn lost(live: &[Candidate], chain: &[Candidate], log_start_offset: Offset) -> Vec<OffsetRange> {
+    let ends = chain.first().zip(chain.last());
+    let (start, end) = ends.map_or((log_start_offset, log_start_offset), |(first, last)| {
+        (first.base_offset, last.next_offset)
+    });
     let mut ranges: Vec<OffsetRange> = Vec::new();
-    for candidate in candidates {
+    for candidate in live {
         let base = candidate.base_offset.max(log_start_offset);
-        let next = candidate.next_offset.min(chain_start);
-        match ranges.last_mut() {
-            _ if base >= next => {}
-            Some(last) if base <= last.end => last.end = last.end.max(next),
-            _ => ranges.push(base..next),
+        for (base, next) in [
+            (base, candidate.next_offset.min(start)),
+            (base.max(end), candidate.next_offset),
+        ] {
+            if base < next {
+                ranges.push(base..next);
+            }
         }
     }
-    ranges
+    ranges.sort_by_key(|range| range.start);
+    ranges.into_iter().fold(Vec::new(), |mut merged, range| {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+        merged
+    })
 }
 
 #[cfg(test)]
@@ -158,7 +226,12 @@ mod tests {
             leader_epoch: LeaderEpoch::new(epoch),
             base_offset: Offset::new(base),
             next_offset: Offset::new(next),
+            is_named: false,
         }
+    }
+
+    fn choose(candidates: Vec<Candidate>, log_start_offset: Offset) -> Choice {
+        super::choose(candidates, log_start_offset, &EpochHistory::new())
     }
 
     fn ids(chain: &[Candidate]) -> Vec<u128> {
@@ -198,7 +271,41 @@ mod tests {
             candidate(2, 3, 10, 20),
             candidate(3, 3, 0, 10),
         ];
-        assert_eq!(ids(&choose(found, Offset::ZERO).chain), [3, 2]);
+        let choice = choose(found, Offset::ZERO);
+        assert_eq!(ids(&choice.chain), [1]);
+        // The later leader began where the others had uploaded: they had committed none of it.
+        assert_eq!(choice.lost, [Offset::new(10)..Offset::new(20)]);
+    }
+
+    #[test]
+    fn what_the_last_manifest_names_is_chosen_and_its_doubles_are_not() {
+        for named in [1, 2] {
+            let mut found = vec![
+                candidate(1, 1, 0, 10),
+                candidate(2, 1, 0, 10),
+                candidate(3, 1, 5, 40),
+                candidate(4, 1, 10, 20),
+            ];
+            found[named - 1].is_named = true;
+            let choice = choose(found, Offset::ZERO);
+            assert_eq!(ids(&choice.chain), [named as u128, 4]);
+            assert!(choice.lost.is_empty(), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_deposed_leader_uploaded_above_its_successor_is_passed_over() {
+        let mut named = candidate(1, 2, 0, 10);
+        named.is_named = true;
+        let found = vec![named, candidate(2, 1, 10, 30), candidate(3, 2, 10, 20)];
+        let mut history = EpochHistory::new();
+        history.push(LeaderEpoch::new(1), Offset::ZERO).unwrap();
+        history.push(LeaderEpoch::new(2), Offset::new(5)).unwrap();
+
+        let choice = super::choose(found, Offset::ZERO, &history);
+
+        assert_eq!(ids(&choice.chain), [1, 3]);
+        assert!(choice.lost.is_empty(), "{choice:?}");
     }
 
     #[test]
@@ -243,6 +350,12 @@ mod tests {
         ranges
     }
 
+    fn sorted(found: &[Candidate]) -> Vec<Candidate> {
+        let mut sorted = found.to_vec();
+        sorted.sort_by_key(|candidate| (candidate.base_offset, candidate.segment_id));
+        sorted
+    }
+
     proptest! {
         #[test]
         fn the_choice_is_a_chain_and_none_reaches_further(
@@ -259,7 +372,7 @@ mod tests {
                 prop_assert!(pair[0].leader_epoch <= pair[1].leader_epoch);
             }
             prop_assert_eq!(choice.chain.len() + choice.spare.len(), found.len());
-            let best = all_chains(&found, None).into_iter().max_by_key(|(base, end)| (*end, Reverse(*base)));
+            let best = all_chains(&split_overtaken(sorted(&found)).0, None).into_iter().max_by_key(|(base, end)| (*end, Reverse(*base)));
             let chosen = choice
                 .chain
                 .first()

@@ -9,7 +9,7 @@ use super::{
     inventory::{Inventories, Inventory},
 };
 use crate::{
-    archive::{Reason, pages::Pages, scan::Scan, view},
+    archive::{Reason, pages::Pages, plan::Verdict, scan::Scan, trim::is_damage, view},
     error::Error,
     keys::Keys,
 };
@@ -32,9 +32,17 @@ pub struct GarbageObject {
 pub struct GarbagePlan {
     /// The objects, partition by partition.
     pub objects: Vec<GarbageObject>,
-    /// Partitions with objects but without a manifest. Nothing there is judged: that a manifest is
-    /// absent is no order to delete.
-    pub unjudged: Vec<TopicPartition>,
+    /// Partitions of which some or all objects could not be judged.
+    pub unjudged: Vec<Unjudged>,
+}
+
+/// A partition of which nobody knows what is garbage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unjudged {
+    /// Which.
+    pub topic_partition: TopicPartition,
+    /// What is damaged.
+    pub reason: String,
 }
 
 impl GarbagePlan {
@@ -56,8 +64,8 @@ impl Scrubber {
     ///
     /// # Errors
     ///
-    /// Those of the store, and of a damaged manifest or page: where that is unreadable, nobody
-    /// knows what is garbage.
+    /// Those of the store. A damaged manifest or page is part of the plan: what it may name is not
+    /// judged, and everything else is.
     pub async fn plan_garbage(&self, only: Option<TopicPartition>) -> Result<GarbagePlan, Error> {
         let mut inventories = Inventories::list(&self.store, only);
         let mut plan = GarbagePlan::default();
@@ -76,11 +84,25 @@ impl Scrubber {
         plan: &mut GarbagePlan,
     ) -> Result<(), Error> {
         let keys = Keys::new(inventory.topic_partition);
+        let unjudged = |reason: String| Unjudged {
+            topic_partition: inventory.topic_partition,
+            reason,
+        };
         // Read after the listing, so that it is at least as new as what was listed.
-        let Some(manifest) = view(&self.store, inventory.topic_partition).await? else {
-            plan.unjudged
-                .extend((!inventory.data.is_empty()).then_some(inventory.topic_partition));
-            return Ok(());
+        let manifest = match view(&self.store, inventory.topic_partition).await {
+            Ok(Some(manifest)) => manifest,
+            // That a manifest is absent is no order to delete.
+            Ok(None) if inventory.data.is_empty() => return Ok(()),
+            Ok(None) => {
+                plan.unjudged
+                    .push(unjudged("there are objects but no manifest".to_owned()));
+                return Ok(());
+            }
+            Err(error) if is_damage(&error) => {
+                plan.unjudged.push(unjudged(error.to_string()));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         let pages = Pages::new(self.store.clone(), keys, self.tasks.clone());
         let mut scan = Scan::new(keys, &manifest, pages);
@@ -92,20 +114,50 @@ impl Scrubber {
                 reason: found.reason,
             }));
         }
+        let damage = scan.into_damage();
+        plan.unjudged
+            .extend(damage.map(|error| unjudged(error.to_string())));
         Ok(())
     }
 
-    /// Deletes what a plan names. What was garbage once stays garbage, so the plan may be old.
+    /// Deletes what a plan names, and what the latest manifest still calls garbage: a repair may have
+    /// named since what was given up before.
     ///
     /// # Errors
     ///
-    /// The first refusal of the store; some objects may be gone.
+    /// The first refusal of the store, and damage met on the way; some objects may be gone.
     pub async fn delete_garbage(&self, plan: &GarbagePlan) -> Result<(), Error> {
-        for run in plan.objects.chunks(KEYS_PER_DELETE) {
-            self.store
-                .delete(run.iter().map(|object| &object.key))
-                .await?;
+        let of_one = |a: &GarbageObject, b: &GarbageObject| {
+            Keys::partition_of(&a.key) == Keys::partition_of(&b.key)
+        };
+        for run in plan.objects.chunk_by(of_one) {
+            for run in run.chunks(KEYS_PER_DELETE) {
+                let keys = self.still_garbage(run).await?;
+                self.store.delete(&keys).await?;
+            }
         }
         Ok(())
+    }
+
+    async fn still_garbage(&self, run: &[GarbageObject]) -> Result<Vec<String>, Error> {
+        let at = run
+            .first()
+            .and_then(|object| Keys::partition_of(&object.key));
+        let Some(topic_partition) = at else {
+            return Ok(Vec::new());
+        };
+        let Some(manifest) = view(&self.store, topic_partition).await? else {
+            return Ok(Vec::new());
+        };
+        let keys = Keys::new(topic_partition);
+        let pages = Pages::new(self.store.clone(), keys, self.tasks.clone());
+        let mut scan = Scan::new(keys, &manifest, pages);
+        let mut still = Vec::new();
+        for object in run {
+            if let Verdict::Garbage(_) = scan.verdict(&object.key).await? {
+                still.push(object.key.clone());
+            }
+        }
+        Ok(still)
     }
 }

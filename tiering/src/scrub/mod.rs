@@ -21,7 +21,7 @@ mod verify;
 use std::fmt;
 
 pub use chain_choice::Candidate;
-pub use gc::{GarbageObject, GarbagePlan};
+pub use gc::{GarbageObject, GarbagePlan, Unjudged};
 pub use rebuild::{RebuildOptions, RebuildReport, Refusal};
 pub use report::{Anomaly, Damage, Progress, VerifyReport};
 pub use verify::Depth;

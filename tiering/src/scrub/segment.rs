@@ -38,6 +38,11 @@ pub(super) async fn read_trailer(
     key: &str,
     size_bytes: u64,
 ) -> Result<Result<SegmentTrailer, Fault>, Error> {
+    // The store refuses to read an empty range.
+    if size_bytes < TRAILER_TAIL_BYTES as u64 {
+        let reason = format!("object of {size_bytes} bytes is too short for a trailer");
+        return Ok(Err(Fault::whole(reason)));
+    }
     let mut wanted = TAIL_BYTES;
     loop {
         let tail = store

@@ -12,7 +12,7 @@ use super::{
     segment,
 };
 use crate::{
-    archive::{pages::Pages, scan::Scan, view},
+    archive::{pages::Pages, scan::Scan, trim::is_damage, view},
     error::{Error, ErrorKind},
     keys::Keys,
 };
@@ -137,15 +137,10 @@ impl Scrubber {
         let pages = Pages::new(self.store.clone(), keys, self.tasks.clone());
         let mut scan = Scan::new(keys, manifest, pages);
         for object in &inventory.data {
-            match scan.garbage(object).await {
-                Ok(Some(found)) => {
-                    report.orphans += 1;
-                    report.orphan_bytes += found.size_bytes;
-                }
-                Ok(None) => {}
-                // A damaged page, which is in the report already.
-                Err(error) if is_damage(&error) => {}
-                Err(error) => return Err(error),
+            // A damaged page is in the report already.
+            if let Some(found) = scan.garbage(object).await? {
+                report.orphans += 1;
+                report.orphan_bytes += found.size_bytes;
             }
         }
         Ok(())
@@ -159,10 +154,6 @@ fn strangers(inventory: &Inventory) -> impl Iterator<Item = Anomaly> + '_ {
         damage: Damage::Stranger,
         offsets: None,
     })
-}
-
-const fn is_damage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt)
 }
 
 /// An anomaly and what the manifest named.

@@ -67,13 +67,11 @@ impl Fixture {
     }
 
     pub(crate) async fn open(&self, epoch: u32) -> Result<Archive, Error> {
-        Archive::open(
-            self.deps.clone(),
-            PARTITION,
-            CLUSTER,
-            LeaderEpoch::new(epoch),
-        )
-        .await
+        self.open_at(PARTITION, epoch).await
+    }
+
+    pub(crate) async fn open_at(&self, at: TopicPartition, epoch: u32) -> Result<Archive, Error> {
+        Archive::open(self.deps.clone(), at, CLUSTER, LeaderEpoch::new(epoch)).await
     }
 
     /// A sealed segment of batches of [`BATCH`] records in `[base, next)`.

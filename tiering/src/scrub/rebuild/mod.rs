@@ -1,18 +1,28 @@
-//! Writes a manifest anew, from the segments alone.
+//! Writes a manifest anew, from the segments and what is left of the manifest.
 //!
-//! The last resort, for a manifest or index page that is damaged or gone. What is written is a new
-//! version in a new epoch, so the leader of the partition is deposed.
+//! For a manifest or index page that is damaged or gone. What is written is a new version that opens
+//! the newest epoch known once more. It takes the slot that the partition's owner writes next, so
+//! the owner is fenced, whatever its epoch: it commits nothing more, and it deletes nothing more,
+//! since it asks for that slot before each deletion. The epoch stays, so that an agent elected next
+//! is above it, however often a manifest was rebuilt.
+//!
+//! Where several uploads hold the same offsets, the one that the last readable manifest or page
+//! names is taken. What an owner gave up is never named, but it may be about to delete that. One
+//! deletion may be under way while the rebuild commits, so whether all that was chosen still exists
+//! is checked after the commit, and the rebuild done again if not.
 
+mod named;
 mod write;
 
 use std::sync::Arc;
 
-use esker_index::{Manifest, SegmentTrailer};
+use esker_index::{EpochHistory, Manifest, SegmentMeta, SegmentTrailer};
 use esker_proto::types::{
     ClusterId, LeaderEpoch, ManifestVersion, Offset, OffsetRange, TopicPartition,
 };
 use futures::{StreamExt, stream};
 
+use named::NamedSegments;
 use write::Rebuild;
 
 use super::{
@@ -27,6 +37,9 @@ use crate::{
     error::{Error, ErrorKind},
     keys::{Keys, SegmentName},
 };
+
+/// How often a rebuild is done again because something it named was deleted meanwhile.
+const TRIES_MAX: u32 = 4;
 
 /// How a manifest is rebuilt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +86,22 @@ struct Remains {
     /// The newest epoch known.
     epoch: LeaderEpoch,
     prev_sha256: [u8; 32],
-    /// The highest log start that some version tells.
-    log_start_offset: Offset,
+    /// The newest version that can be read.
+    manifest: Option<Manifest>,
+}
+
+impl Remains {
+    /// Offsets below it stay trimmed.
+    fn log_start_offset(&self) -> Offset {
+        self.manifest
+            .as_ref()
+            .map_or(Offset::ZERO, Manifest::log_start_offset)
+    }
+
+    fn epochs(&self) -> EpochHistory {
+        let known = self.manifest.as_ref();
+        known.map_or_else(EpochHistory::new, |known| known.epochs().clone())
+    }
 }
 
 impl Scrubber {
@@ -82,15 +109,35 @@ impl Scrubber {
     /// Refuses while the manifest and all it names are intact, and when offsets would be lost that
     /// some segment holds, unless forced.
     ///
-    /// The partition's agent should rest meanwhile, and whoever follows the manifest must start
-    /// over: the rebuilt one may end lower than the one before. Offsets below the highest log start that any
-    /// readable version of the manifest names stay trimmed.
+    /// Fences the partition's owner, so its agent has to be started again, and whoever follows the
+    /// manifest must start over: the rebuilt one may end lower than the one before. Offsets below
+    /// the log start of the newest readable version stay trimmed.
     ///
     /// # Errors
     ///
     /// Those of the store; `Fenced` when somebody else wrote the slot; `Unknown` when nobody can
     /// tell.
     pub async fn rebuild_index(
+        &self,
+        topic_partition: TopicPartition,
+        ids: &dyn IdGenerator,
+        options: RebuildOptions,
+    ) -> Result<RebuildReport, Error> {
+        let mut options = options;
+        for _ in 0..TRIES_MAX {
+            let report = self.rebuild_once(topic_partition, ids, options).await?;
+            let is_done = options.dry_run || report.refusal.is_some();
+            if is_done || self.all_exist(topic_partition, &report.chosen).await? {
+                return Ok(report);
+            }
+            tracing::warn!(%topic_partition, "a segment was deleted meanwhile, rebuilding again");
+            options.force = true;
+        }
+        let reason = "segments are deleted as fast as they are named; stop the agent";
+        Err(Error::corrupt(Keys::new(topic_partition).folder(), reason))
+    }
+
+    async fn rebuild_once(
         &self,
         topic_partition: TopicPartition,
         ids: &dyn IdGenerator,
@@ -106,8 +153,10 @@ impl Scrubber {
         }
         let keys = Keys::new(topic_partition);
         let remains = self.remains(keys, &inventory).await?;
-        let (candidates, cluster) = self.candidates(&inventory, &mut report).await?;
-        let Choice { chain, spare, lost } = choose(candidates, remains.log_start_offset);
+        let named = NamedSegments::read(self, keys, remains.manifest.as_ref()).await?;
+        let (candidates, cluster) = self.candidates(&inventory, &named, &mut report).await?;
+        let Choice { chain, spare, lost } =
+            choose(candidates, remains.log_start_offset(), &remains.epochs());
         report.refusal = match cluster {
             _ if chain.is_empty() => Some(Refusal::NoSegments),
             Cluster::Several => Some(Refusal::SeveralClusters),
@@ -122,10 +171,38 @@ impl Scrubber {
                 ids,
                 options,
                 remains,
+                named,
             };
             report.manifest = Some(rebuild.write(cluster_id, &report.chosen).await?);
         }
         Ok(report)
+    }
+
+    async fn all_exist(
+        &self,
+        topic_partition: TopicPartition,
+        chosen: &[Candidate],
+    ) -> Result<bool, Error> {
+        let keys = Keys::new(topic_partition);
+        let heads: Vec<_> = chosen
+            .iter()
+            .map(|candidate| self.exists(keys.segment(write::name_of(candidate))))
+            .collect();
+        let mut heads = stream::iter(heads).buffer_unordered(self.concurrency);
+        while let Some(exists) = heads.next().await {
+            if !exists? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn exists(&self, key: String) -> Result<bool, Error> {
+        match self.store.head(&key).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn is_intact(&self, inventory: &Inventory) -> Result<bool, Error> {
@@ -146,7 +223,7 @@ impl Scrubber {
             slot: floor.max(newest + 1),
             epoch: LeaderEpoch::default(),
             prev_sha256: [0; 32],
-            log_start_offset: Offset::ZERO,
+            manifest: None,
         };
         for slot in (1..=newest).rev() {
             let bytes = match self.store.get(&name.slot(slot)).await {
@@ -159,7 +236,7 @@ impl Scrubber {
             }
             if let Ok(manifest) = Manifest::decode(bytes) {
                 remains.epoch = manifest.header().leader_epoch;
-                remains.log_start_offset = manifest.log_start_offset();
+                remains.manifest = Some(manifest);
                 break;
             }
         }
@@ -178,10 +255,11 @@ impl Scrubber {
         }
     }
 
-    /// Reads every trailer.
+    /// Reads every trailer. A segment that is named needs none.
     async fn candidates(
         &self,
         inventory: &Inventory,
+        named: &NamedSegments,
         report: &mut RebuildReport,
     ) -> Result<(Vec<Candidate>, Cluster), Error> {
         let keys = Keys::new(inventory.topic_partition);
@@ -193,25 +271,33 @@ impl Scrubber {
         progress.segments_total = objects.len() as u64;
         let reads = objects.into_iter().map(|(name, size_bytes)| async move {
             let outcome = self.trailer(keys, &name, size_bytes).await;
-            outcome.map(|trailer| (name, trailer))
+            outcome.map(|trailer| (name, size_bytes, trailer))
         });
+        let reads: Vec<_> = reads.collect();
         let mut reads = stream::iter(reads).buffered(self.concurrency);
-        let (mut candidates, mut cluster) = (Vec::new(), Cluster::None);
+        let (mut candidates, mut cluster) = (Vec::new(), named.cluster());
         while let Some(read) = reads.next().await {
-            let (name, trailer) = read?;
+            let (name, size_bytes, trailer) = read?;
+            let known = named.get(&name);
             progress.segments += 1;
             self.report(&progress);
             match trailer {
                 Ok(trailer) => {
                     cluster = cluster.with(trailer.cluster_id);
-                    candidates.push(candidate(&trailer));
+                    candidates.push(candidate(&trailer.meta, known == Some(&trailer.meta)));
                 }
-                Err(reason) => report.damaged.push(Anomaly {
-                    topic_partition: inventory.topic_partition,
-                    key: keys.segment(name),
-                    damage: Damage::Corrupt { reason },
-                    offsets: None,
-                }),
+                Err(reason) => {
+                    let is_long_enough =
+                        |meta: &&SegmentMeta| size_bytes >= segment::size_bytes_min(meta);
+                    let known = known.filter(is_long_enough);
+                    candidates.extend(known.map(|meta| candidate(meta, true)));
+                    report.damaged.push(Anomaly {
+                        topic_partition: inventory.topic_partition,
+                        key: keys.segment(name),
+                        damage: Damage::Corrupt { reason },
+                        offsets: known.map(|meta| meta.base_offset..meta.next_offset),
+                    });
+                }
             }
         }
         Ok((candidates, cluster))
@@ -243,13 +329,13 @@ impl Scrubber {
     }
 }
 
-const fn candidate(trailer: &SegmentTrailer) -> Candidate {
-    let meta = &trailer.meta;
+const fn candidate(meta: &SegmentMeta, is_named: bool) -> Candidate {
     Candidate {
         segment_id: meta.segment_id,
         leader_epoch: meta.leader_epoch,
         base_offset: meta.base_offset,
         next_offset: meta.next_offset,
+        is_named,
     }
 }
 

@@ -6,7 +6,7 @@ use esker_index::{Manifest, ManifestParts, NewSegment, SegmentTrailer, Update};
 use esker_proto::types::{ClusterId, ManifestVersion, Offset};
 use futures::{StreamExt, stream};
 
-use super::{RebuildOptions, Remains};
+use super::{RebuildOptions, Remains, named::NamedSegments};
 use crate::{
     chain::{ChainName, Put, RetryPolicy, opening_nonce, put_definite},
     env::IdGenerator,
@@ -25,6 +25,7 @@ pub(super) struct Rebuild<'a> {
     pub ids: &'a dyn IdGenerator,
     pub options: RebuildOptions,
     pub remains: Remains,
+    pub named: NamedSegments,
 }
 
 impl Rebuild<'_> {
@@ -37,7 +38,7 @@ impl Rebuild<'_> {
             .last()
             .map(|last| last.leader_epoch)
             .unwrap_or_default();
-        let leader_epoch = newest.max(self.remains.epoch).next();
+        let leader_epoch = newest.max(self.remains.epoch);
         let start = chain
             .first()
             .map_or(Offset::ZERO, |first| first.base_offset);
@@ -48,7 +49,7 @@ impl Rebuild<'_> {
             let updates = segments.into_iter().map(Update::AddSegment).collect();
             manifest = self.apply(&manifest, Update::All(updates)).await?;
         }
-        let log_start_offset = start.max(self.remains.log_start_offset);
+        let log_start_offset = start.max(self.remains.log_start_offset());
         let trim = Update::TrimBelow {
             log_start_offset,
             page: None,
@@ -96,7 +97,13 @@ impl Rebuild<'_> {
         let key = self.keys.segment(name);
         let size_bytes = self.scrubber.store.head(&key).await?.size_bytes;
         let trailer = self.scrubber.trailer(self.keys, &name, size_bytes).await?;
-        let trailer = trailer.map_err(|reason| Error::corrupt(key, reason))?;
+        let trailer = match trailer {
+            Ok(trailer) => trailer,
+            Err(reason) => {
+                let named = self.named.segment(&name);
+                return named.ok_or_else(|| Error::corrupt(key, reason));
+            }
+        };
         let SegmentTrailer {
             meta,
             entries,
@@ -155,7 +162,7 @@ impl Rebuild<'_> {
     }
 }
 
-const fn name_of(candidate: &Candidate) -> SegmentName {
+pub(super) const fn name_of(candidate: &Candidate) -> SegmentName {
     SegmentName {
         base_offset: candidate.base_offset,
         leader_epoch: candidate.leader_epoch,

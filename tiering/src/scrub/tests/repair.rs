@@ -1,0 +1,242 @@
+//! A rebuild beside a live owner, and repair tools that meet the damage they are for.
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::Verb;
+
+/// The put lands, its answer is lost, and so is that of the HEAD: the upload is given up, and the
+/// next one puts a second copy.
+async fn upload_twice(bucket: &Fixture, archive: &mut Archive) {
+    let segment = bucket.segment(10, 20, 1);
+    bucket.faults.inject(
+        When::on(Op::Put).key("/segments/").times(1),
+        Trouble::FailAfter,
+    );
+    bucket
+        .faults
+        .inject(When::on(Op::Head).times(1), Trouble::FailBefore);
+    archive.upload(&segment, &never()).await.unwrap_err();
+    bucket.faults.heal();
+    archive.upload(&segment, &never()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rebuild_beside_a_live_owner_loses_neither_copy() {
+    for seed in 0..20 {
+        let bucket = Fixture::new(seed);
+        let mut archive = bucket.open(1).await.unwrap();
+        archive
+            .upload(&bucket.segment(0, 10, 1), &never())
+            .await
+            .unwrap();
+        upload_twice(&bucket, &mut archive).await;
+        let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
+        overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+
+        let report = rebuild(&bucket, RebuildOptions::default()).await;
+
+        assert_eq!(report.refusal, None);
+        assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(20));
+        let error = archive.collect_garbage().await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Fenced);
+        assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+        let mut next = bucket.open(2).await.unwrap();
+        next.collect_garbage().await.unwrap();
+        assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+    }
+}
+
+/// The owner holds the other copy for dead: a rebuild that took it would lose it at any time.
+#[tokio::test]
+async fn a_rebuild_takes_the_copy_that_the_last_readable_manifest_names() {
+    for seed in 0..20 {
+        let bucket = Fixture::new(seed);
+        let mut archive = bucket.open(1).await.unwrap();
+        archive
+            .upload(&bucket.segment(0, 10, 1), &never())
+            .await
+            .unwrap();
+        upload_twice(&bucket, &mut archive).await;
+        let named = bucket.named_keys().await;
+        archive
+            .upload(&bucket.segment(20, 30, 1), &never())
+            .await
+            .unwrap();
+        let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
+        overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+
+        rebuild(&bucket, RebuildOptions::default()).await;
+
+        let rebuilt = bucket.named_keys().await;
+        assert!(named.iter().all(|key| rebuilt.contains(key)), "{rebuilt:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_segment_deleted_during_a_rebuild_is_replaced_by_its_double() {
+    for seed in 0..8 {
+        let bucket = Fixture::new(seed);
+        let mut archive = bucket.open(1).await.unwrap();
+        archive
+            .upload(&bucket.segment(0, 10, 1), &never())
+            .await
+            .unwrap();
+        upload_twice(&bucket, &mut archive).await;
+        let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
+        overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+        let chosen = rebuild(
+            &bucket,
+            RebuildOptions {
+                dry_run: true,
+                ..RebuildOptions::default()
+            },
+        )
+        .await
+        .chosen;
+        let doomed = Keys::new(PARTITION).segment(crate::keys::SegmentName {
+            base_offset: chosen[1].base_offset,
+            leader_epoch: chosen[1].leader_epoch,
+            segment_id: chosen[1].segment_id,
+        });
+        bucket
+            .faults
+            .inject(When::on(Op::Head), Trouble::Delay(Duration::from_secs(1)));
+        let scrubber = scrubber(&bucket);
+        let ids = SeededIds::new(99);
+        let mut rebuilding =
+            Box::pin(scrubber.rebuild_index(PARTITION, &ids, RebuildOptions::default()));
+        // The deletion of the old owner is under way until the manifest is written.
+        let version = archive.manifest().header().version.get() + 1;
+        let deletion = async {
+            let key = Keys::new(PARTITION).manifest(ManifestVersion::new(version));
+            let store = bucket.plain_store();
+            while store.head(&key).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            store.delete([&doomed]).await.unwrap();
+        };
+        let (report, ()) = tokio::join!(&mut rebuilding, deletion);
+
+        assert_eq!(report.unwrap().refusal, None);
+        assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(20));
+        assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+    }
+}
+
+#[tokio::test]
+async fn an_empty_segment_is_damage_and_stops_neither_rebuild_nor_verification() {
+    let (bucket, archive) = filled(3).await;
+    let key = segment_keys(&archive.manifest())[2].clone();
+    let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
+    overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+    overwrite(&bucket, &key, Vec::clear).await;
+
+    let report = rebuild(&bucket, RebuildOptions::default()).await;
+
+    assert_eq!(report.damaged.len(), 1);
+    assert_eq!(report.damaged[0].key, key);
+    assert_eq!(report.chosen.len(), 2);
+    verify(&bucket, Depth::Bytes).await;
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_read_once_and_not_once_for_each_of_its_segments() {
+    let (bucket, archive) = filled(1100).await;
+    let page = Keys::new(PARTITION).page((&archive.manifest().pages()[0]).into());
+    overwrite(&bucket, &page, |bytes| bytes[100] ^= 4).await;
+    let before = bucket.deps.store.requests();
+
+    let report = verify(&bucket, Depth::Sizes).await;
+
+    let gets = bucket.deps.store.requests().since(&before).of(Verb::Get);
+    assert!(gets < 20, "{gets}");
+    assert_eq!(report.anomalies.len(), 1, "{report:?}");
+    assert_eq!(report.anomalies[0].key, page);
+}
+
+#[tokio::test]
+async fn the_next_start_leads_however_often_a_manifest_was_rebuilt() {
+    let (bucket, archive) = filled(3).await;
+    drop(archive);
+    let forced = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
+    for _ in 0..3 {
+        rebuild(&bucket, forced).await;
+    }
+    let opened = bucket.open(2).await.unwrap();
+    assert_eq!(opened.manifest().tiered_offset(), Offset::new(30));
+}
+
+#[tokio::test]
+async fn a_named_segment_stays_named_although_its_trailer_is_damaged() {
+    let (bucket, archive) = filled(4).await;
+    let keys = segment_keys(&archive.manifest());
+    let original = archive.manifest();
+    for key in [&keys[1], &keys[3]] {
+        overwrite(&bucket, key, |bytes| {
+            let end = bytes.len() - 30;
+            bytes[end] ^= 4;
+        })
+        .await;
+    }
+    let forced = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
+
+    let report = rebuild(&bucket, forced).await;
+
+    assert_eq!(report.damaged.len(), 2);
+    let rebuilt = bucket.manifest().await;
+    assert_eq!(rebuilt.head(), original.head());
+    assert_eq!(rebuilt.producers(), original.producers());
+}
+
+#[tokio::test]
+async fn a_damaged_partition_is_skipped_and_the_others_are_collected() {
+    let (bucket, archive) = filled(3).await;
+    let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
+    overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+    let mut neighbour = PARTITION;
+    neighbour.partition = esker_proto::types::PartitionId::new(30);
+    let mut archive = bucket.open_at(neighbour, 1).await.unwrap();
+    for part in bucket.segments(0, 2, 1).chunks(2) {
+        archive.upload_many(part, &never()).await.unwrap();
+    }
+    archive.trim_below(Offset::new(10)).await.unwrap();
+
+    let plan = scrubber(&bucket).plan_garbage(None).await.unwrap();
+
+    assert_eq!(plan.unjudged.len(), 1);
+    assert_eq!(plan.unjudged[0].topic_partition, PARTITION);
+    assert!(plan.unjudged[0].reason.contains(&newest), "{plan:?}");
+    assert_eq!(plan.objects.len(), 1);
+    scrubber(&bucket).delete_garbage(&plan).await.unwrap();
+    assert!(
+        bucket
+            .plain_store()
+            .head(&plan.objects[0].key)
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn an_old_plan_deletes_nothing_that_a_repair_has_named_since() {
+    let (bucket, archive) = filled(3).await;
+    drop(archive);
+    let keys = segment_keys(&*bucket.manifest().await);
+    let plan = GarbagePlan {
+        objects: vec![GarbageObject {
+            key: keys[1].clone(),
+            size_bytes: 1,
+            reason: crate::archive::Reason::Orphan,
+        }],
+        unjudged: Vec::new(),
+    };
+    scrubber(&bucket).delete_garbage(&plan).await.unwrap();
+    bucket.assert_nothing_dangles().await;
+}
