@@ -22,10 +22,10 @@ pub(super) async fn run(common: &Common) -> anyhow::Result<()> {
             "agents": agents.collect::<Vec<_>>(),
         }));
     }
-    println!(
+    output::line(format_args!(
         "cluster {}\nbucket  {}\n",
         cluster.cluster_id, cluster.store
-    );
+    ))?;
     let mut table = output::table(&["AGENT", "ADDRESS", "ZONE", "VERSION", "ROLE"], &[]);
     for agent in cluster.agents {
         let role = if agent.is_controller {

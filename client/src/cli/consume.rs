@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::{Common, files, record_json::RecordJson, start::Place};
+use super::{Common, files, output::write_json, record_json::RecordJson, start::Place};
 use crate::{ConsumerConfig, Fetched, OutOfRange, PartitionId, Partitions, Record};
 
 #[derive(Debug, Args)]
@@ -117,7 +117,7 @@ impl Printing {
     fn print_record(&mut self, partition: PartitionId, record: &Record<'_>) -> anyhow::Result<()> {
         match self.format {
             Format::Json => {
-                serde_json::to_writer(&mut self.out, &RecordJson::of(partition, record)?)?;
+                write_json(&mut self.out, &RecordJson::of(partition, record)?)?;
             }
             Format::KeyValue => {
                 self.out.write_all(record.key.unwrap_or_default())?;

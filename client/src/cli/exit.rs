@@ -4,36 +4,54 @@ use std::{io, process::ExitCode};
 
 use esker_tiering::ErrorKind as StoreKind;
 
+use super::output::note;
 use crate::{Error, ErrorKind};
 
-const FAILED: u8 = 1;
+pub(super) const FAILED: u8 = 1;
 const NOT_FOUND: u8 = 3;
-const OUT_OF_REACH: u8 = 4;
+pub(super) const OUT_OF_REACH: u8 = 4;
 const DAMAGED: u8 = 5;
 const EXISTS: u8 = 6;
+/// The reader of standard output closed it: what a shell reports after SIGPIPE.
+const CLOSED_PIPE: u8 = 141;
 
 /// Data is not what it should be: what a verification found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Damaged(pub(super) String);
 
-/// Prints an error and returns its exit code. A pipe that was closed by its reader is no error.
+/// An end that decided on its exit code itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Ended {
+    pub(super) text: String,
+    pub(super) code: u8,
+}
+
+/// Prints an error and returns its exit code. After a pipe that its reader closed there is nobody to
+/// tell.
 pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
-        return ExitCode::SUCCESS;
+        return ExitCode::from(CLOSED_PIPE);
     }
-    eprintln!("esker: {error:#}");
+    note(format_args!("esker: {error:#}"));
     ExitCode::from(code(error))
 }
 
+/// Whether standard output was closed. A connection to an agent that broke is another matter.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let cause = cause.downcast_ref::<io::Error>();
-        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-    })
+    let ours = error
+        .chain()
+        .take_while(|cause| !cause.is::<Error>() && !cause.is::<esker_tiering::Error>());
+    ours.filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn code(error: &anyhow::Error) -> u8 {
+/// The exit code of an error.
+pub(super) fn code(error: &anyhow::Error) -> u8 {
+    if let Some(ended) = error.downcast_ref::<Ended>() {
+        return ended.code;
+    }
     if error.downcast_ref::<Damaged>().is_some() {
         return DAMAGED;
     }
@@ -48,7 +66,8 @@ fn code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-const fn of_client(kind: ErrorKind) -> u8 {
+/// The exit code of an error of the client library.
+pub(super) const fn of_client(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::NotFound => NOT_FOUND,
         ErrorKind::Unavailable | ErrorKind::Throttled | ErrorKind::TimedOut => OUT_OF_REACH,

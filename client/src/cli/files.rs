@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, BufWriter, IsTerminal, Read, Write},
+    io::{self, BufWriter, IsTerminal, Write},
+    os::fd::AsFd,
     path::Path,
 };
 
@@ -10,23 +11,19 @@ use anyhow::Context;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Bytes to read, buffered.
-pub(super) type Input = BufReader<Box<dyn Read>>;
-
 /// Opens a file to read, or standard input for `-`; with its size, if that is known.
-pub(super) fn input(path: &Path) -> anyhow::Result<(Input, Option<u64>)> {
+pub(super) fn input(path: &Path) -> anyhow::Result<(File, Option<u64>)> {
     if path == Path::new("-") {
-        return Ok((
-            BufReader::with_capacity(BUFFER_BYTES, Box::new(io::stdin())),
-            None,
-        ));
+        // The descriptor itself: nothing may be held back in a buffer.
+        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+        return Ok((File::from(stdin), None));
     }
     let opened = || format!("{} cannot be read", path.display());
     let file = File::open(path).with_context(opened)?;
     let metadata = file.metadata().with_context(opened)?;
     anyhow::ensure!(!metadata.is_dir(), "{} is a directory", path.display());
     let size = metadata.is_file().then_some(metadata.len());
-    Ok((BufReader::with_capacity(BUFFER_BYTES, Box::new(file)), size))
+    Ok((file, size))
 }
 
 /// Creates a file to write, or takes standard output for `-`.

@@ -98,7 +98,7 @@ mod tests {
     fn at(partition: u32, lines: &[u64]) -> (PartitionId, VecDeque<Waiting>) {
         let waiting = lines.iter().map(|number| Waiting {
             line: Some(Line {
-                run_ms: 1,
+                run: 1,
                 number: *number,
                 is_unterminated: *number == 9,
             }),

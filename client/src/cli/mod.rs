@@ -2,7 +2,8 @@
 //!
 //! Answers go to standard output, as tables for people or with `--json` as JSON for scripts;
 //! progress and errors go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage (clap's),
-//! 3 no such topic or partition, 4 agent or bucket out of reach, 5 data damaged, 6 exists already.
+//! 3 no such topic or partition, 4 agent or bucket out of reach, 5 data damaged, 6 exists already;
+//! 128 and the number of a signal that ended it, so 141 after a pipe that its reader closed.
 
 mod bench;
 mod bucket;
@@ -16,6 +17,7 @@ mod produce;
 mod progress;
 mod record_json;
 mod replay;
+mod signals;
 mod source;
 mod start;
 mod topic;

@@ -1,6 +1,9 @@
 //! Tables for people, JSON for scripts.
 
-use std::io::{self, Write};
+use std::{
+    fmt,
+    io::{self, Write},
+};
 
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
@@ -10,9 +13,24 @@ use serde::Serialize;
 /// Prints one JSON value on a line of its own.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value)?;
+    write_json(&mut out, value)?;
     writeln!(out)?;
     Ok(())
+}
+
+/// Writes one JSON value. A failed write is told as such, not as a fault of the value.
+pub(super) fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(out, value).map_err(io::Error::from)
+}
+
+/// Prints a line; a closed pipe is an error, where `println` would panic.
+pub(super) fn line(text: fmt::Arguments<'_>) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// Tells a person something on standard error. If that is closed, nobody wants to know.
+pub(super) fn note(text: fmt::Arguments<'_>) {
+    drop(writeln!(io::stderr().lock(), "{text}"));
 }
 
 /// A table without lines; the columns named in `numbers` are set to the right.

@@ -1,10 +1,10 @@
 //! A progress bar on standard error, when a person watches.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{fmt, io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::output::grouped;
+use super::output::{grouped, note};
 
 /// How far something has come. Silent when nobody watches.
 pub(super) struct Progress(Option<ProgressBar>);
@@ -36,19 +36,16 @@ impl Progress {
         };
         let style = ProgressStyle::with_template(&template)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .with_key(
-                "rate",
-                |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                    // More a second than a u64 holds is not to be expected.
-                    #[expect(
-                        clippy::cast_possible_truncation,
-                        clippy::cast_sign_loss,
-                        reason = "a rate"
-                    )]
-                    let rate = state.per_sec() as u64;
-                    let _ = write!(out, "{}/s", grouped(rate));
-                },
-            );
+            .with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+                // More a second than a u64 holds is not to be expected.
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a rate"
+                )]
+                let rate = state.per_sec() as u64;
+                let _ = write!(out, "{}/s", grouped(rate));
+            });
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(8));
         bar.set_style(style.progress_chars("=> "));
         bar.enable_steady_tick(Duration::from_millis(250));
@@ -59,6 +56,14 @@ impl Progress {
     pub(super) fn at(&self, position: u64) {
         if let Some(bar) = &self.0 {
             bar.set_position(position);
+        }
+    }
+
+    /// Tells a person something, above the bar.
+    pub(super) fn note(&self, text: fmt::Arguments<'_>) {
+        match &self.0 {
+            Some(bar) => bar.suspend(|| note(text)),
+            None => note(text),
         }
     }
 

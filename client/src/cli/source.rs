@@ -1,8 +1,11 @@
 //! Where a record's line stood in its input, so that a replay can put lines back in order.
 //!
-//! `esker produce` gives each record a header `esker-line` of 16 bytes, big-endian: when the run
-//! began, in milliseconds since the Unix epoch, and the number of the line. The top bit of the number
-//! marks a line that its input ended without a line feed.
+//! `esker produce` gives each record a header `esker-line` of 16 bytes, big-endian: the number of the
+//! run and the number of the line. The top bit of the line's number marks a line that its input ended
+//! without a line feed.
+//!
+//! The number of the run is one that the cluster gives out, each once and rising, as it gives out
+//! producer ids. So what one command sent after another comes after it, whatever any clock says.
 
 /// Name of the header.
 pub(super) const HEADER: &str = "esker-line";
@@ -11,7 +14,7 @@ const UNTERMINATED: u64 = 1 << 63;
 /// Place of one line; places are ordered as the lines were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Line {
-    pub(super) run_ms: u64,
+    pub(super) run: u64,
     pub(super) number: u64,
     pub(super) is_unterminated: bool,
 }
@@ -24,7 +27,7 @@ impl Line {
             self.number
         };
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.run_ms.to_be_bytes());
+        bytes[..8].copy_from_slice(&self.run.to_be_bytes());
         bytes[8..].copy_from_slice(&number.to_be_bytes());
         bytes
     }
@@ -33,7 +36,7 @@ impl Line {
         let (run, number) = bytes.split_first_chunk::<8>()?;
         let number = u64::from_be_bytes(number.try_into().ok()?);
         Some(Self {
-            run_ms: u64::from_be_bytes(*run),
+            run: u64::from_be_bytes(*run),
             number: number & !UNTERMINATED,
             is_unterminated: number & UNTERMINATED != 0,
         })
@@ -48,7 +51,7 @@ mod tests {
     fn a_place_survives_its_header() {
         for is_unterminated in [false, true] {
             let line = Line {
-                run_ms: 1_700_000_000_000,
+                run: 1_700_000_000_000,
                 number: 42,
                 is_unterminated,
             };
@@ -59,8 +62,8 @@ mod tests {
 
     #[test]
     fn places_are_ordered_by_run_and_number() {
-        let at = |run_ms, number| Line {
-            run_ms,
+        let at = |run, number| Line {
+            run,
             number,
             is_unterminated: false,
         };

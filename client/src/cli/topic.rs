@@ -192,8 +192,7 @@ fn done(common: &Common, value: &Value, text: &str) -> anyhow::Result<()> {
     if common.json {
         return output::json(value);
     }
-    println!("{text}");
-    Ok(())
+    Ok(output::line(format_args!("{text}"))?)
 }
 
 fn trimmed(common: &Common, name: &str, partition: u32, start: Offset) -> anyhow::Result<()> {
@@ -239,8 +238,11 @@ fn describe(
         value["partitions"] = partitions.iter().map(partition_json).collect();
         return output::json(&value);
     }
-    println!("topic {}   id {}", topic.name, topic.topic_id);
-    println!("{}\n", settings_line(&topic.settings.unwrap_or_default()));
+    let settings = settings_line(&topic.settings.unwrap_or_default());
+    output::line(format_args!(
+        "topic {}   id {}\n{settings}\n",
+        topic.name, topic.topic_id
+    ))?;
     let headings = [
         "PARTITION",
         "EPOCH",

@@ -46,6 +46,18 @@ impl Delivery {
         }
     }
 
+    /// Returns the partition the record goes to.
+    pub fn partition(&self) -> PartitionId {
+        self.completion.partition
+    }
+
+    /// Whether the record is the first of its batch; the next deliveries of its partition that are
+    /// not share its fate.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn is_first_of_batch(&self) -> bool {
+        self.index == 0
+    }
+
     /// Returns the result if it is known already.
     pub fn try_result(&self) -> Option<Result<Delivered>> {
         self.completion

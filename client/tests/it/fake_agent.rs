@@ -335,6 +335,12 @@ impl FakeAgent {
             .collect()
     }
 
+    /// Number of requests that were kept.
+    #[cfg(feature = "cli")]
+    pub(crate) fn kept(&self) -> usize {
+        self.state.kept.lock().len()
+    }
+
     /// Most requests that were ever unanswered at one time.
     pub(crate) fn unanswered_max(&self) -> usize {
         self.state.unanswered[1].load(Ordering::SeqCst)

@@ -90,13 +90,18 @@ impl Outcome {
         if json {
             return output::json(&self.as_json());
         }
-        println!("{:<28}{:>16} {}", self.name, rounded(self.rate), self.unit);
+        output::line(format_args!(
+            "{:<28}{:>16} {}",
+            self.name,
+            rounded(self.rate),
+            self.unit
+        ))?;
         if self.limit > 0.0 {
             let (limit, share) = (rounded(self.limit), self.ratio() * 100.0);
-            println!(
+            output::line(format_args!(
                 "  {:<26}{limit:>16} {}; {share:.0} % of it reached",
                 self.limit_is, self.unit
-            );
+            ))?;
         }
         if let Some(Latency {
             p50_ms,
@@ -104,10 +109,12 @@ impl Outcome {
             p999_ms,
         }) = self.latency
         {
-            println!("  p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, p99.9 {p999_ms:.2} ms");
+            output::line(format_args!(
+                "  p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, p99.9 {p999_ms:.2} ms"
+            ))?;
         }
         for (name, _, text) in &self.details {
-            println!("  {:<26}{text:>16}", name.replace('_', " "));
+            output::line(format_args!("  {:<26}{text:>16}", name.replace('_', " ")))?;
         }
         Ok(())
     }

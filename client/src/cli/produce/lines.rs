@@ -1,77 +1,86 @@
-//! Reads lines, and knows where each stood.
+//! Cuts what is read into lines, and knows where each stood.
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::io::BufRead;
 
 use super::super::source::Line;
 
 /// A line longer than this is refused: no batch could hold it.
 const LINE_BYTES_MAX: usize = 32 << 20;
 
-/// Where a line stood.
-pub(super) type Stamp = Line;
-
 /// The lines of an input.
+#[derive(Debug)]
 pub(super) struct Lines {
-    input: BufReader<Box<dyn Read>>,
+    run: u64,
+    /// What was read last, and how much of it is cut.
+    chunk: Vec<u8>,
+    cut: usize,
     line: Vec<u8>,
-    bytes_read: u64,
-    stamp: Stamp,
-    is_first: bool,
+    /// The line is whole: the next one starts afresh.
+    is_whole: bool,
+    /// Lines that were handed out.
+    count: u64,
 }
 
+/// A line is longer than a record may be.
+#[derive(Debug, thiserror::Error)]
+#[error("line {0} is longer than {LINE_BYTES_MAX} bytes")]
+pub(super) struct TooLong(u64);
+
 impl Lines {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "marks this run apart from others, nothing more"
-    )]
-    pub(super) fn new(input: BufReader<Box<dyn Read>>) -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let run_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
-        let stamp = Stamp {
-            run_ms,
-            number: 0,
-            is_unterminated: false,
-        };
+    /// No lines yet; `run` tells them from those of other inputs.
+    pub(super) const fn new(run: u64) -> Self {
         Self {
-            input,
+            run,
+            chunk: Vec::new(),
+            cut: 0,
             line: Vec::new(),
-            bytes_read: 0,
-            stamp,
-            is_first: true,
+            is_whole: false,
+            count: 0,
         }
     }
 
-    /// Reads the next line, without its line feed, and where it stood.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<(&[u8], Stamp)>> {
-        self.line.clear();
-        let limit = u64::try_from(LINE_BYTES_MAX + 1).unwrap_or(u64::MAX);
-        let read = (&mut self.input)
-            .take(limit)
-            .read_until(b'\n', &mut self.line)?;
-        if read == 0 {
+    /// Takes what was read next. What came before is cut.
+    pub(super) fn push(&mut self, chunk: Vec<u8>) {
+        debug_assert_eq!(self.cut, self.chunk.len(), "some lines were not taken");
+        (self.chunk, self.cut) = (chunk, 0);
+    }
+
+    /// Cuts the next whole line, and returns it without its line feed. `None`: more has to be read.
+    pub(super) fn next(&mut self) -> Result<Option<(&[u8], Line)>, TooLong> {
+        if std::mem::take(&mut self.is_whole) {
+            self.line.clear();
+        }
+        let mut rest = &self.chunk[self.cut..];
+        // Reading from memory does not fail.
+        self.cut += rest.read_until(b'\n', &mut self.line).unwrap_or_default();
+        if self.line.len() > LINE_BYTES_MAX {
+            return Err(TooLong(self.count + 1));
+        }
+        if self.line.pop_if(|byte| *byte == b'\n').is_none() {
             return Ok(None);
         }
-        if !std::mem::take(&mut self.is_first) {
-            self.stamp.number += 1;
-        }
-        anyhow::ensure!(
-            self.line.len() <= LINE_BYTES_MAX,
-            "line {} is longer than {LINE_BYTES_MAX} bytes",
-            self.stamp.number + 1
-        );
-        self.bytes_read += u64::try_from(read).unwrap_or(u64::MAX);
-        self.stamp.is_unterminated = self.line.pop_if(|byte| *byte == b'\n').is_none();
-        Ok(Some((&self.line, self.stamp)))
+        Ok(Some(self.hand_out(false)))
     }
 
-    /// Returns the bytes read so far.
-    pub(super) const fn bytes_read(&self) -> u64 {
-        self.bytes_read
+    /// Takes the last line, after the end of the input, if no line feed ended it.
+    pub(super) fn last(&mut self) -> Option<(&[u8], Line)> {
+        self.has_part().then(|| self.hand_out(true))
+    }
+
+    /// Whether a part of a line was read whose rest was not.
+    pub(super) const fn has_part(&self) -> bool {
+        !self.is_whole && !self.line.is_empty()
+    }
+
+    fn hand_out(&mut self, is_unterminated: bool) -> (&[u8], Line) {
+        let line = Line {
+            run: self.run,
+            number: self.count,
+            is_unterminated,
+        };
+        self.count += 1;
+        self.is_whole = true;
+        (&self.line, line)
     }
 }
 
@@ -79,28 +88,48 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn lines(text: &'static [u8]) -> Vec<(Vec<u8>, u64, bool)> {
-        let mut lines = Lines::new(BufReader::new(Box::new(text)));
+    fn lines(chunks: &[&[u8]]) -> Vec<(Vec<u8>, u64, bool)> {
+        let mut lines = Lines::new(7);
         let mut read = Vec::new();
-        while let Some((line, stamp)) = lines.next().unwrap() {
-            read.push((line.to_vec(), stamp.number, stamp.is_unterminated));
+        let mut add = |(line, place): (&[u8], Line)| {
+            read.push((line.to_vec(), place.number, place.is_unterminated));
+        };
+        for chunk in chunks {
+            lines.push(chunk.to_vec());
+            while let Some(line) = lines.next().unwrap() {
+                add(line);
+            }
         }
+        if let Some(line) = lines.last() {
+            add(line);
+        }
+        assert!(!lines.has_part());
         read
     }
 
     #[test]
     fn lines_keep_everything_but_their_line_feed() {
-        let read = lines(b"one\r\n\n\xff\xfe\nlast");
-        let expected: [(&[u8], u64, bool); 4] = [
-            (b"one\r", 0, false),
-            (b"", 1, false),
-            (b"\xff\xfe", 2, false),
-            (b"last", 3, true),
+        let expected = [
+            (b"one\r".to_vec(), 0, false),
+            (b"".to_vec(), 1, false),
+            (b"\xff\xfe".to_vec(), 2, false),
+            (b"last".to_vec(), 3, true),
         ];
-        assert_eq!(read.len(), 4);
-        for ((line, number, open), (text, at, unterminated)) in read.iter().zip(expected) {
-            assert_eq!((line.as_slice(), *number, *open), (text, at, unterminated));
-        }
-        assert!(lines(b"").is_empty());
+        assert_eq!(lines(&[b"one\r\n\n\xff\xfe\nlast"]), expected);
+        assert_eq!(
+            lines(&[b"one", b"\r\n", b"\n\xff\xfe\nla", b"st"]),
+            expected
+        );
+        assert!(lines(&[b""]).is_empty());
+    }
+
+    #[test]
+    fn a_line_beyond_the_limit_is_refused_by_its_number() {
+        let mut lines = Lines::new(7);
+        lines.push(b"short\n".to_vec());
+        assert!(lines.next().unwrap().is_some());
+        lines.push(vec![b'a'; LINE_BYTES_MAX + 1]);
+        let error = lines.next().unwrap_err().to_string();
+        assert!(error.starts_with("line 2 "), "{error}");
     }
 }

@@ -1,28 +1,30 @@
 //! `esker produce`: lines of a file or of standard input, one record each.
+//!
+//! What was read from the input is delivered or named, whatever ends the command: the end of the
+//! input, a line that makes no record, a failed delivery, or a signal.
 
+mod ending;
+mod fates;
+mod input;
 mod key;
+mod line_set;
 mod lines;
+mod sending;
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use serde_json::json;
 use tokio::time::Instant;
 
 use self::{
+    input::Chunks,
     key::KeySource,
-    lines::{Lines, Stamp},
+    lines::Lines,
+    sending::{Sending, Watch},
 };
-use super::{
-    Common, files,
-    output::{self, grouped, size},
-    progress::Progress,
-    record_json::RecordJson,
-    source,
-};
-use crate::{Acks, Compression, PartitionId, Producer, ProducerConfig, RecordRef};
+use super::{Common, files, progress::Progress, signals::Signals};
+use crate::{Acks, Compression, ProducerConfig};
 
 #[derive(Debug, Args)]
 pub(super) struct ProduceArgs {
@@ -33,9 +35,16 @@ pub(super) struct ProduceArgs {
     /// What a line is
     #[arg(long, value_enum, default_value_t = Format::Lines)]
     format: Format,
-    /// Take the key from this field of each line, which is JSON; `user.id` looks into objects
+    /// Take the key from this field of each line, which is JSON
+    ///
+    /// `user.id` is the field of this very name, or else the field `id` of the object `user`. The key
+    /// is the text of a string, and of anything else exactly what stands there: 1.50 and 1.5 are two
+    /// keys. Lines without the field are sent without a key, and counted in the report.
     #[arg(long, value_name = "FIELD", conflicts_with = "key_separator")]
     key_field: Option<String>,
+    /// Stop at a line that has no key field, instead of sending it without a key
+    #[arg(long, requires = "key_field")]
+    key_required: bool,
     /// Take what stands before the first of these as the key, and the rest as the value
     #[arg(long, value_name = "TEXT")]
     key_separator: Option<String>,
@@ -53,6 +62,15 @@ pub(super) struct ProduceArgs {
     /// A batch is sent at this size
     #[arg(long, value_name = "SIZE")]
     batch_bytes: Option<ByteSize>,
+    /// How long a record may take until it is acknowledged; then its delivery has failed
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = humantime::parse_duration)]
+    delivery_timeout: Duration,
+    /// Skip lines that make no record, and continue after failed deliveries
+    ///
+    /// Each such line is named on standard error at once, and the exit code is 1. Without it the
+    /// command stops at the first; what was read before it is delivered.
+    #[arg(long)]
+    keep_going: bool,
     /// Do not give records the header that lets `replay` restore the order of lines
     #[arg(long)]
     no_line_numbers: bool,
@@ -96,114 +114,30 @@ pub(super) async fn run(common: &Common, args: ProduceArgs) -> anyhow::Result<()
     let (input, size_bytes) = files::input(&args.file)?;
     let client = common.connect().await?;
     let producer = client.producer(&args.topic, config(&args)).await?;
+    let (run, _) = client.init_producer().await?;
+    let lines = Lines::new(u64::try_from(run.get()).unwrap_or_default());
     let progress = Progress::bytes(size_bytes, args.quiet || common.json);
     let started = Instant::now();
-    let mut sending = Sending {
-        args: &args,
-        keys,
-        producer,
-        progress,
-    };
-    let sent = sending.send_all(Lines::new(input)).await?;
-    sending
-        .producer
-        .flush()
-        .await
-        .context("not everything was acknowledged")?;
-    sending.producer.close().await?;
-    sending.progress.finish();
-    report(common, &args.topic, sent, started.elapsed())
+    // From here on a signal does not end the process by itself.
+    let signals = Signals::listen()?;
+    let (chunks, stopper) = Chunks::read(input)?;
+    let watch = Watch::new(signals, stopper, progress, args.keep_going);
+    let sending = Sending::new(&args, keys, producer, watch);
+    let ended = sending.run(lines, chunks).await;
+    ended.report(common, &args, started.elapsed())
 }
 
 fn config(args: &ProduceArgs) -> ProducerConfig {
     let default = ProducerConfig::default();
     let batch_bytes = args
         .batch_bytes
-        .and_then(|size| usize::try_from(size.as_u64()).ok());
+        .map(|size| usize::try_from(size.as_u64()).unwrap_or(usize::MAX));
     ProducerConfig {
         acks: args.acks.into(),
         compression: args.compression,
         linger: args.linger,
         batch_bytes: batch_bytes.unwrap_or(default.batch_bytes),
+        delivery_timeout: args.delivery_timeout,
         ..default
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sent {
-    records: u64,
-    bytes: u64,
-}
-
-struct Sending<'a> {
-    args: &'a ProduceArgs,
-    keys: KeySource,
-    producer: Producer,
-    progress: Progress,
-}
-
-impl Sending<'_> {
-    async fn send_all(&mut self, mut lines: Lines) -> anyhow::Result<Sent> {
-        let mut sent = Sent::default();
-        while let Some((line, stamp)) = lines.next()? {
-            let sending = match self.args.format {
-                Format::Lines => self.send_line(line, stamp).await,
-                Format::Json => self.send_json(line).await,
-            };
-            sending.with_context(|| format!("line {}", stamp.number + 1))?;
-            sent.records += 1;
-            sent.bytes = lines.bytes_read();
-            self.progress.at(sent.bytes);
-        }
-        Ok(sent)
-    }
-
-    async fn send_line(&self, line: &[u8], stamp: Stamp) -> anyhow::Result<()> {
-        let keyed = self.keys.split(line)?;
-        let place = stamp.encode();
-        let header = [(source::HEADER, Some(&place[..]))];
-        let record = RecordRef {
-            key: keyed.key.as_deref(),
-            value: Some(keyed.value),
-            headers: if self.args.no_line_numbers {
-                &[]
-            } else {
-                &header
-            },
-            timestamp: None,
-            partition: self.args.partition.map(PartitionId::new),
-        };
-        // What becomes of it, the flush tells.
-        drop(self.producer.send(record).await?);
-        Ok(())
-    }
-
-    async fn send_json(&self, line: &[u8]) -> anyhow::Result<()> {
-        let json: RecordJson = serde_json::from_slice(line).context("no record in JSON")?;
-        let (key, value) = (json.key()?, json.value()?);
-        let record = RecordRef {
-            key: key.as_deref(),
-            value: value.as_deref(),
-            headers: &json.headers(),
-            timestamp: json.timestamp(),
-            partition: self.args.partition.or(json.partition).map(PartitionId::new),
-        };
-        drop(self.producer.send(record).await?);
-        Ok(())
-    }
-}
-
-fn report(common: &Common, topic: &str, sent: Sent, took: Duration) -> anyhow::Result<()> {
-    let seconds = took.as_secs_f64();
-    if common.json {
-        return output::json(&json!({
-            "topic": topic, "records": sent.records, "bytes": sent.bytes, "seconds": seconds,
-        }));
-    }
-    eprintln!(
-        "{} records, {}, acknowledged in {seconds:.2} s",
-        grouped(sent.records),
-        size(sent.bytes)
-    );
-    Ok(())
 }
