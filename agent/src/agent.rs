@@ -363,7 +363,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         retention_interval: settings.retention_interval.duration(),
         stores_again: watch::Sender::new(0),
     };
-    let flush_pool = FlushPool::start(data_dir.root(), flush_options(&settings))?;
+    let flush_pool = FlushPool::start(&data_dir.logs(), flush_options(&settings))?;
     let opening = Arc::new(Opening {
         data_dir,
         flush_pool,

@@ -190,9 +190,9 @@ impl DataDir {
         })
     }
 
-    /// Returns the directory itself.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    /// Returns the directory of all logs, which may be a volume of its own.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("log")
     }
 
     /// Returns where the disk cache lives.
@@ -202,7 +202,7 @@ impl DataDir {
 
     /// Returns the directory of a topic's logs.
     pub(crate) fn topic(&self, topic_id: TopicId) -> PathBuf {
-        self.root.join("log").join(topic_id.to_string())
+        self.logs().join(topic_id.to_string())
     }
 
     /// Returns the directory of a partition's log.

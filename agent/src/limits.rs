@@ -72,7 +72,7 @@ impl Limits {
         }
     }
 
-    /// Notes what the data volume has free, and what has to stay free.
+    /// Notes what the volume of the logs has free, and what has to stay free.
     pub(crate) fn note_disk(&self, free_bytes: u64, reserve_bytes: u64) {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         self.reserve_bytes.store(reserve_bytes, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Limits {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the data volume has less free than has to stay free.
+    /// Whether the volume of the logs has less free than has to stay free.
     pub(crate) fn is_disk_short(&self) -> bool {
         self.free_bytes() < self.reserve_bytes.load(Ordering::Relaxed)
     }

@@ -39,7 +39,7 @@ async fn watch_disk(shared: Arc<Shared>) {
 }
 
 fn look_at_disk(shared: &Shared) {
-    match disk_space(&shared.settings.data_dir) {
+    match disk_space(&shared.topics.opening.data_dir.logs()) {
         Ok(space) => {
             let reserve_bytes = shared.settings.disk_reserve.bytes_of(space.total_bytes);
             shared

@@ -274,7 +274,8 @@ pub const KEYS: &[Key] = &[
         name: "disk-reserve",
         group: LIMITS,
         default: "10%",
-        doc: "Space left free on the data volume (a share or a size): producers are refused below it",
+        doc: "Space left free on the volume of `data-dir`/log (a share or a size): producers are refused \
+              below it",
         apply: |s, t| set(&mut s.disk_reserve, t),
     },
     Key {

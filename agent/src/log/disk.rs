@@ -7,6 +7,7 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io::{self, IoSlice},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::UNIX_EPOCH,
@@ -39,6 +40,17 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Returns the files in `dir`.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
 
+    /// Whether a [`Syncer`] of this disk flushes what is in `dir`.
+    fn is_synced_as_a_whole(&self, dir: &Path) -> bool;
+
+    /// Opens a way to flush the whole file system, for one thread; nothing where the system would not
+    /// report every failure.
+    fn syncer(&self) -> io::Result<Option<Box<dyn Syncer>>>;
+}
+
+/// One thread's way to flush a whole file system. It reports a failed write to any file there once,
+/// however many other syncers reported it before.
+pub trait Syncer: fmt::Debug + Send {
     /// Makes everything written to the file system durable, whichever file it went to.
     fn sync_all(&self) -> io::Result<()>;
 }
@@ -72,17 +84,18 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
 /// The operating system's files.
 #[derive(Debug)]
 pub struct OsDisk {
-    /// Open from the start, because `syncfs` reports only errors that came after its file was
-    /// opened.
-    root: File,
+    root: PathBuf,
+    /// The file system of `root`.
+    device: u64,
 }
 
 impl OsDisk {
-    /// Opens the file system that holds `root`, a directory that is created if need be.
+    /// Takes the file system that holds `root`, a directory that is created if need be.
     pub fn open(root: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         Ok(Self {
-            root: File::open(root)?,
+            root: root.to_owned(),
+            device: fs::metadata(root)?.dev(),
         })
     }
 }
@@ -128,9 +141,44 @@ impl Disk for OsDisk {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     }
 
-    fn sync_all(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| rustix::fs::syncfs(&self.root))?)
+    fn is_synced_as_a_whole(&self, dir: &Path) -> bool {
+        fs::metadata(dir).is_ok_and(|dir| dir.dev() == self.device)
     }
+
+    fn syncer(&self) -> io::Result<Option<Box<dyn Syncer>>> {
+        let dir = File::open(&self.root)?;
+        let is_trusted = does_kernel_report() && does_file_system_report(&dir)?;
+        Ok(is_trusted.then(|| Box::new(FileSystem(dir)) as Box<dyn Syncer>))
+    }
+}
+
+/// A directory of the file system, opened by the thread that flushes with it: the kernel reports a
+/// failed write once to each open file description, from the moment it was opened.
+#[derive(Debug)]
+struct FileSystem(File);
+
+impl Syncer for FileSystem {
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::syncfs(&self.0))?)
+    }
+}
+
+/// Whether `syncfs` returns the failures it meets: since Linux 5.8 those of a file's data, and since
+/// 5.17 those of the journal.
+fn does_kernel_report() -> bool {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let mut numbers = release.split(|digit: char| !digit.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
+    (number(), number()) >= (Some(5), Some(17))
+}
+
+/// Whether the file system notes failed writes where `syncfs` looks. Those of ext4, XFS, Btrfs and F2FS
+/// do, and tmpfs has none. One that lies on another, such as overlayfs, does not.
+fn does_file_system_report(dir: &File) -> io::Result<bool> {
+    const REPORTING: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+    let kind = rustix::fs::fstatfs(dir)?.f_type;
+    Ok(u64::try_from(kind).is_ok_and(|kind| REPORTING.contains(&kind)))
 }
 
 impl DiskFile for File {

@@ -54,8 +54,9 @@ pub struct PoolOptions {
     pub policy: FlushPolicy,
     /// Bytes that may be queued and not flushed, of all logs.
     pub room_bytes: usize,
-    /// With more files to flush at once than this, the whole file system is flushed instead. Below it
-    /// that would not pay: it waits for everything that anybody has written there.
+    /// With more files to flush at once than this, the whole file system is flushed instead, where it
+    /// reports every failure. Below it that would not pay: it waits for everything that anybody has
+    /// written there.
     pub files_max: usize,
 }
 
@@ -109,11 +110,10 @@ impl FlushPool {
         };
         for number in 0..options.threads.get() {
             let line = line.clone();
+            let syncer = line.disk.syncer()?;
             let thread = std::thread::Builder::new().name(format!("esker-flush-{number}"));
-            inner
-                .threads
-                .lock()
-                .push(thread.spawn(move || line.work())?);
+            let work = move || line.work(syncer.as_deref());
+            inner.threads.lock().push(thread.spawn(work)?);
         }
         Ok(Self(Arc::new(inner)))
     }

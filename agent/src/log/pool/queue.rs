@@ -1,6 +1,6 @@
 //! What one log has queued for the pool, and how far the pool has come with it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::VecDeque, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use esker_proto::{batch::HEADER_BYTES, types::Offset};
@@ -62,7 +62,7 @@ pub(in crate::log) struct LogQueue {
 
 #[derive(Debug, Default)]
 struct Pending {
-    ops: Vec<Op>,
+    ops: VecDeque<Op>,
     /// In the line of ready logs or in the hands of a thread.
     is_in_line: bool,
     /// The interval of the flush policy is over.
@@ -73,7 +73,7 @@ struct Pending {
 /// What a thread is to do for a log now.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    pub(super) ops: Vec<Op>,
+    pub(super) ops: VecDeque<Op>,
     pub(super) is_flush_due: bool,
 }
 
@@ -107,7 +107,7 @@ impl LogQueue {
         if let Some(failure) = &pending.failure {
             return Err(failure.clone());
         }
-        pending.ops.push(op);
+        pending.ops.push_back(op);
         Ok(!std::mem::replace(&mut pending.is_in_line, true))
     }
 
@@ -118,13 +118,12 @@ impl LogQueue {
         pending.failure.is_none() && !std::mem::replace(&mut pending.is_in_line, true)
     }
 
-    /// Takes what is queued. `spare` becomes the queue, so that its memory is used again.
-    pub(super) fn take(&self, spare: Vec<Op>) -> Work {
+    /// Takes what is queued. What `work` holds, which is empty, becomes the queue, so that its memory
+    /// is used again.
+    pub(super) fn take(&self, work: &mut Work) {
         let mut pending = self.pending.lock();
-        Work {
-            ops: std::mem::replace(&mut pending.ops, spare),
-            is_flush_due: std::mem::take(&mut pending.is_flush_due),
-        }
+        std::mem::swap(&mut pending.ops, &mut work.ops);
+        work.is_flush_due = std::mem::take(&mut pending.is_flush_due);
     }
 
     /// Leaves the line, unless there is more to do: then the log must go to its end.

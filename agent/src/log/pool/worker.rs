@@ -1,10 +1,33 @@
 //! The line of ready logs and the threads that serve it.
+//!
+//! # Flushing the whole file system
+//!
+//! A group of many dirty files is flushed with one call for the whole file system. The kernel reports a
+//! failed write of a page once to each open file description: of the file it belongs to, and of any
+//! directory that was opened to flush the file system with. So a thread whose descriptor has reported
+//! another log's failure would then be told that all is well, with its own pages gone. Two rules make
+//! the call safe:
+//!
+//! - Each thread has a descriptor of its own, opened before the thread begins, and counts in
+//!   [`Line::failures`] each failure it reports before it does anything else. A log remembers that count
+//!   from before its first write that is not flushed. Say a page of it failed since. Then either the
+//!   thread's call reports that, or a call of this thread has, after the write, and the count has
+//!   changed. This holds also if the log was written by another thread, or long before it is flushed.
+//! - A call that succeeds counts for the logs whose count has not changed. All others are flushed by
+//!   their own file, whose descriptor was opened before the first write to it and so reports exactly
+//!   what happened to that file. It is the first flush of these writes: none is ever tried again.
+//!
+//! Where the kernel or the file system does not report every failure, or a log's directory lies on
+//! another file system, each file is flushed by itself.
 
 use std::{
     collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -13,10 +36,10 @@ use tokio::sync::oneshot;
 
 use super::{
     FlushPolicy, LogWriter, PoolOptions,
-    queue::{LogQueue, Op, Work},
+    queue::{LogQueue, Work},
 };
 use crate::log::{
-    disk::Disk,
+    disk::{Disk, Syncer},
     error::{Error, failed},
 };
 
@@ -27,6 +50,8 @@ pub(super) struct Line {
     options: PoolOptions,
     state: Mutex<State>,
     wake: Condvar,
+    /// Failures that calls for the whole file system have reported.
+    failures: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +79,7 @@ impl Line {
             options,
             state: Mutex::default(),
             wake: Condvar::new(),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -78,13 +104,15 @@ impl Line {
     }
 
     /// Serves the line until the pool stops.
-    pub(super) fn work(&self) {
+    pub(super) fn work(&self, syncer: Option<&dyn Syncer>) {
         let mut group = Vec::new();
-        let mut spare = Vec::new();
+        // Outside of what may panic: what is left in it is dropped after its log has failed.
+        let mut work = Work::default();
         while self.wait_for_group(&mut group) {
-            let served = catch_unwind(AssertUnwindSafe(|| self.serve(&group, &mut spare)));
-            if served.is_err() {
+            let serve = AssertUnwindSafe(|| self.serve(&group, &mut work, syncer));
+            if catch_unwind(serve).is_err() {
                 fail_all(&group);
+                work.ops.clear();
             }
             for queue in group.drain(..) {
                 if queue.leave_line() {
@@ -118,15 +146,13 @@ impl Line {
     }
 
     /// Writes, flushes and reports what the logs of the group have queued.
-    fn serve(&self, group: &[Arc<LogQueue>], spare: &mut Vec<Op>) {
+    fn serve(&self, group: &[Arc<LogQueue>], work: &mut Work, syncer: Option<&dyn Syncer>) {
         let mut members = Vec::with_capacity(group.len());
+        let failures = self.failures.load(Ordering::Acquire);
         for queue in group {
-            let mut work = queue.take(std::mem::take(spare));
+            queue.take(work);
             let mut writer = queue.writer();
-            let done = write(&mut writer, &mut work);
-            work.ops.clear();
-            *spare = work.ops;
-            match done {
+            match writer.run(work, failures) {
                 Ok(()) => members.push(Member {
                     queue,
                     writer,
@@ -134,11 +160,13 @@ impl Line {
                 }),
                 Err(failure) => end(queue, &mut writer, failure),
             }
+            // After the failure is known: those who wait for what is left must find it.
+            work.ops.clear();
         }
         if let FlushPolicy::Interval(_) = self.options.policy {
             self.publish_unflushed(&mut members);
         }
-        self.flush(members);
+        self.flush(members, syncer);
     }
 
     /// Reports what is written, and keeps only the logs whose flush is due.
@@ -167,14 +195,17 @@ impl Line {
         self.wake.notify_one();
     }
 
-    fn flush(&self, members: Vec<Member<'_>>) {
-        let dirty = members
-            .iter()
-            .filter(|member| member.writer.is_dirty())
-            .count();
-        let shared = (dirty > self.options.files_max).then(|| self.disk.sync_all());
+    fn flush(&self, members: Vec<Member<'_>>, syncer: Option<&dyn Syncer>) {
+        let is_dirty = |member: &&Member<'_>| member.writer.is_dirty();
+        let is_worth_it = members.iter().filter(is_dirty).count() > self.options.files_max;
+        let is_synced = is_worth_it && syncer.is_some_and(|syncer| self.sync_all(syncer));
+        let failures = self.failures.load(Ordering::Acquire);
         for mut member in members {
-            match flush_member(&mut member, shared.as_ref()) {
+            let flushed = match is_synced && member.writer.has_seen_no_failure_since(failures) {
+                true => member.writer.note_flushed(),
+                false => member.writer.flush(),
+            };
+            match flushed {
                 Ok(()) => {
                     let offset = member.writer.publish();
                     member.queue.publish(offset);
@@ -183,6 +214,16 @@ impl Line {
                 Err(failure) => end(member.queue, &mut member.writer, failure),
             }
         }
+    }
+
+    /// Flushes the whole file system; whether nothing has failed.
+    fn sync_all(&self, syncer: &dyn Syncer) -> bool {
+        let Err(error) = syncer.sync_all() else {
+            return true;
+        };
+        self.failures.fetch_add(1, Ordering::AcqRel);
+        tracing::error!(%error, "cannot flush the file system of the logs, flushing file by file");
+        false
     }
 }
 
@@ -206,28 +247,6 @@ impl State {
                 self.ready.push_back(queue);
             }
         }
-    }
-}
-
-fn write(writer: &mut LogWriter, work: &mut Work) -> Result<(), Error> {
-    if work.is_flush_due {
-        writer.clear_flush_scheduled();
-    }
-    writer.run(work)
-}
-
-/// Makes one log durable, by itself or by what was flushed for all.
-fn flush_member(member: &mut Member<'_>, shared: Option<&io::Result<()>>) -> Result<(), Error> {
-    match shared {
-        Some(Ok(())) => member.writer.note_flushed(),
-        Some(Err(error)) => {
-            let copy = error.raw_os_error().map_or_else(
-                || io::Error::new(error.kind(), error.to_string()),
-                io::Error::from_raw_os_error,
-            );
-            Err(failed("syncfs", member.writer.dir())(copy))
-        }
-        None => member.writer.flush(),
     }
 }
 

@@ -1,15 +1,11 @@
 //! Writes one log's files: the part of a log that is only touched by the thread that works on it.
 
-use std::{
-    io::IoSlice,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::VecDeque, io::IoSlice, path::PathBuf, sync::Arc};
 
 use esker_proto::types::Offset;
 use tokio::sync::oneshot;
 
-use super::{Op, Room, Write, queue::Work};
+use super::{Op, Room, queue::Work};
 use crate::log::{
     disk::{Disk, DiskFile},
     error::{Error, failed},
@@ -35,6 +31,10 @@ pub(in crate::log) struct LogWriter {
     is_dirty: bool,
     /// A file was created or removed since the directory was flushed.
     is_dir_dirty: bool,
+    /// Flushing the file system of the logs flushes this one too.
+    is_synced_as_a_whole: bool,
+    /// Failures of flushing the file system, as of before the first write that is not flushed.
+    failures: u64,
     /// The pool will flush the log when its interval is over.
     is_flush_scheduled: bool,
     /// Who waits for the flush.
@@ -53,6 +53,8 @@ impl LogWriter {
         written_offset: Offset,
     ) -> Self {
         Self {
+            is_synced_as_a_whole: disk.is_synced_as_a_whole(&dir),
+            failures: 0,
             disk,
             dir,
             mark,
@@ -67,32 +69,34 @@ impl LogWriter {
         }
     }
 
-    /// Does what is queued, short of the flush that ends the group.
-    pub(super) fn run(&mut self, work: &mut Work) -> Result<(), Error> {
-        let mut ops = work.ops.drain(..).peekable();
-        let mut batches: Vec<Write> = Vec::new();
-        while let Some(op) = ops.next() {
-            match op {
-                Op::Write(write) => {
-                    batches.push(write);
-                    let is_more = ops.peek().is_some_and(|op| matches!(op, Op::Write(_)));
-                    if !is_more || batches.len() == BATCHES_PER_WRITE {
-                        self.write(&mut batches)?;
-                    }
-                }
-                op => self.run_rare(op)?,
+    /// Does what is queued, short of the flush that ends the group. `failures` are those that flushing
+    /// the file system had met when the group began. What is not done stays in `work`.
+    pub(super) fn run(&mut self, work: &mut Work, failures: u64) -> Result<(), Error> {
+        if work.is_flush_due {
+            self.is_flush_scheduled = false;
+        }
+        if !self.is_dirty() {
+            self.failures = failures;
+        }
+        while let Some(op) = work.ops.front() {
+            if matches!(op, Op::Write(_)) {
+                self.write(&mut work.ops)?;
+                continue;
+            }
+            self.run_rare(op)?;
+            if let Some(Op::Barrier(done)) = work.ops.pop_front() {
+                self.barriers.push(done);
             }
         }
         Ok(())
     }
 
-    fn run_rare(&mut self, op: Op) -> Result<(), Error> {
+    fn run_rare(&mut self, op: &Op) -> Result<(), Error> {
         match op {
-            Op::Write(write) => self.write(&mut vec![write]),
             Op::Begin(segment) => {
                 // What was written before must not need this file's flush to be durable.
                 self.flush()?;
-                if let Some(sealed) = self.segment.replace(segment) {
+                if let Some(sealed) = self.segment.replace(segment.clone()) {
                     sealed.set_readable(self.position);
                 }
                 self.position = 0;
@@ -100,25 +104,29 @@ impl LogWriter {
             }
             Op::Checkpoint { path, frame } => {
                 self.flush()?;
-                files::replace(&*self.disk, &path, &frame)
+                files::replace(&*self.disk, path, frame)
             }
-            Op::Remove(paths) => self.remove(&paths),
+            Op::Remove(paths) => self.remove(paths),
             Op::Close => self.close(),
-            Op::Barrier(done) => {
-                self.barriers.push(done);
-                Ok(())
-            }
+            Op::Write(_) | Op::Barrier(_) => Ok(()),
         }
     }
 
-    fn write(&mut self, batches: &mut Vec<Write>) -> Result<(), Error> {
+    /// Writes the batches that come next.
+    fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Error> {
         let segment = self
             .segment
             .clone()
             .expect("a segment begins before its first batch");
         let file = self.file_of(&segment)?;
+        let mut batches = Vec::new();
+        while batches.len() < BATCHES_PER_WRITE
+            && let Some(Op::Write(write)) = ops.pop_front_if(|op| matches!(op, Op::Write(_)))
+        {
+            batches.push(write);
+        }
         let mut slices = Vec::with_capacity(2 * batches.len());
-        for batch in &*batches {
+        for batch in &batches {
             slices.push(IoSlice::new(&batch.header));
             slices.push(IoSlice::new(&batch.body));
         }
@@ -127,7 +135,7 @@ impl LogWriter {
         file.write_at(&mut slices, self.position)
             .map_err(failed("write", &segment.path))?;
         self.position += bytes;
-        for batch in batches.drain(..) {
+        for batch in batches {
             self.written_offset = batch.next_offset;
             self.rooms.push(batch.room);
         }
@@ -176,8 +184,10 @@ impl LogWriter {
         std::mem::replace(&mut self.is_flush_scheduled, true)
     }
 
-    pub(super) fn clear_flush_scheduled(&mut self) {
-        self.is_flush_scheduled = false;
+    /// Whether flushing the file system makes this log durable too, and has met no failure since the
+    /// log was last flushed.
+    pub(super) fn has_seen_no_failure_since(&self, failures: u64) -> bool {
+        self.is_synced_as_a_whole && self.failures == failures
     }
 
     /// Whether somebody waits for the flush, whatever the policy.
@@ -244,9 +254,5 @@ impl LogWriter {
             flushed_offset: self.written_offset,
             is_clean: false,
         }
-    }
-
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
     }
 }

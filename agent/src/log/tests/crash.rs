@@ -2,6 +2,7 @@
 
 use std::{
     num::NonZeroUsize,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -210,6 +211,66 @@ fn a_power_cut_during_recovery_is_recovered_from() {
                 let image = step.after_power_cut(|| choices.next().is_multiple_of(2));
                 check_recovery(image, moment, &appended);
             }
+        }
+    }
+}
+
+fn log_on(pool: &FlushPool, number: usize) -> LocalLog {
+    let dir = PathBuf::from(format!("/data/topic/{number:06}"));
+    LocalLog::open(pool, &dir, &RecoverAt::default()).unwrap().0
+}
+
+fn append_to(log: &mut LocalLog, pool: &FlushPool, seed: u64) {
+    let batch = batch(seed, 1, 1_000, 1_000);
+    let base_offset = log.log_end_offset();
+    let (header, body) = batch.stamped(base_offset, epoch(1));
+    let stamped = batch.header().stamped(base_offset, epoch(1));
+    let room = pool.try_reserve(1_200).expect("nothing else is in flight");
+    log.append(header, body, &stamped, room).unwrap();
+}
+
+/// Has two threads flush the whole disk at once, for a log each, and returns what each log acknowledged
+/// and what it holds after a power cut. A write of the second log to the device fails.
+fn flush_at_once() -> [(Offset, Offset); 2] {
+    let disk = MemDisk::default();
+    let options = PoolOptions {
+        threads: NonZeroUsize::new(2).unwrap(),
+        files_max: 0,
+        ..options()
+    };
+    let pool = FlushPool::start_on(Arc::new(disk.clone()), options).unwrap();
+    let mut logs = [0, 1].map(|number| log_on(&pool, number));
+    let runtime = runtime();
+    for log in &mut logs {
+        append_to(log, &pool, 1);
+        runtime.block_on(log.sync()).unwrap();
+    }
+    disk.fail_next_writeback(&PathBuf::from(format!("/data/topic/000001/{:020}.log", 0)));
+    let meeting = disk.hold_syncs_until(2);
+    append_to(&mut logs[0], &pool, 2);
+    // The first thread waits there, and the second takes the other log.
+    while meeting.arrived() < 1 {
+        std::thread::yield_now();
+    }
+    append_to(&mut logs[1], &pool, 2);
+    let _ = logs.each_ref().map(|log| runtime.block_on(log.sync()));
+    let acked = logs.each_ref().map(LocalLog::flushed_offset);
+    drop((logs, pool));
+    let after = pool_on(disk.image().after_power_cut(|| false));
+    let ends = [0, 1].map(|number| log_on(&after, number).log_end_offset());
+    [(acked[0], ends[0]), (acked[1], ends[1])]
+}
+
+fn pool_on(image: Image) -> FlushPool {
+    pool(&MemDisk::of(image))
+}
+
+#[test]
+fn no_flush_thread_acknowledges_what_another_thread_was_told_is_lost() {
+    // Either thread may be the first to meet the failure.
+    for _ in 0..50 {
+        for (number, (acked, end)) in flush_at_once().into_iter().enumerate() {
+            assert!(end >= acked, "log {number} ends at {end}, acked {acked}");
         }
     }
 }

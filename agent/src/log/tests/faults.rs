@@ -1,12 +1,14 @@
 //! Disks that are full or broken.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     mem_disk::{Action, Fault, MemDisk},
     support::*,
 };
-use crate::log::{Error, ErrorKind, FlushPool, LogEvent, PoolOptions, RecoverAt};
+use crate::log::{
+    Error, ErrorKind, FlushPolicy, FlushPool, LocalLog, LogEvent, PoolOptions, RecoverAt,
+};
 
 const EIO: Fault = Fault::Errno(5);
 
@@ -151,8 +153,7 @@ fn other_logs_go_on() {
     let pool = FlushPool::start_on(Arc::new(disk.clone()), options).unwrap();
     let mut first = TestLog::open_on(disk.clone(), pool.clone(), &RecoverAt::default()).unwrap();
     let (mut second, _, _) =
-        crate::log::LocalLog::open(&pool, "/data/other/000000".as_ref(), &RecoverAt::default())
-            .unwrap();
+        LocalLog::open(&pool, "/data/other/000000".as_ref(), &RecoverAt::default()).unwrap();
     assert!(matches!(
         event_of_append(&mut first),
         LogEvent::Flushed { .. }
@@ -177,22 +178,108 @@ fn a_panic_of_a_flush_thread_fails_its_log_and_the_thread_goes_on() {
     ));
 }
 
-#[test]
-fn a_file_system_that_cannot_be_flushed_fails_every_log_of_the_group() {
+/// Two logs on a disk whose file system is flushed as a whole, by one thread and after an hour.
+fn two_logs() -> (TestLog, LocalLog) {
     let disk = MemDisk::default();
+    let options = PoolOptions {
+        files_max: 0,
+        policy: FlushPolicy::Interval(Duration::from_secs(3_600)),
+        ..options()
+    };
+    let pool = FlushPool::start_on(Arc::new(disk.clone()), options).unwrap();
+    let at = RecoverAt::default();
+    let (other, _, _) = LocalLog::open(&pool, "/data/other/000000".as_ref(), &at).unwrap();
+    (TestLog::open_on(disk, pool, &at).unwrap(), other)
+}
+
+#[test]
+fn a_failed_write_that_a_flush_for_another_log_reported_is_not_forgotten() {
+    let (mut log, mut other) = two_logs();
+    log.append(1, 100);
+    log.runtime.block_on(log.events.next());
+    let path = log.segment_path(0);
+    log.disk.fail_next_writeback(&path);
+    log.disk.write_back(&path);
+
+    // Reports the failure. The other log has lost nothing.
+    other.begin_epoch(epoch(3)).unwrap();
+    log.runtime.block_on(other.sync()).unwrap();
+    let failure = log.sync().unwrap_err();
+
+    assert_eq!(failure.kind(), ErrorKind::Offline);
+    assert!(log.log.failure().is_some());
+    let lost = MemDisk::of(log.disk.image().after_power_cut(|| false));
+    let log = TestLog::open(lost, &RecoverAt::default()).unwrap();
+    assert_eq!(log.log.log_end_offset(), offset(0));
+}
+
+#[test]
+fn a_file_system_that_cannot_be_flushed_fails_the_logs_that_lost_something() {
+    let (mut log, mut other) = two_logs();
+    log.append(1, 100);
+    log.runtime.block_on(log.events.next());
+    log.disk.fail_next_writeback(&log.segment_path(0));
+    other.begin_epoch(epoch(3)).unwrap();
+
+    let failure = log.sync().unwrap_err();
+
+    assert_eq!(failure.kind(), ErrorKind::Offline);
+    assert!(log.disk.calls_of(Action::SyncAll) > 0);
+    log.runtime.block_on(other.sync()).unwrap();
+    assert!(other.failure().is_none());
+}
+
+#[test]
+fn a_log_on_another_file_system_is_flushed_by_its_own_file() {
+    let disk = MemDisk::default();
+    disk.set_elsewhere(&dir());
     let options = PoolOptions {
         files_max: 0,
         ..options()
     };
     let pool = FlushPool::start_on(Arc::new(disk.clone()), options).unwrap();
     let mut log = TestLog::open_on(disk.clone(), pool, &RecoverAt::default()).unwrap();
-    assert!(matches!(
-        event_of_append(&mut log),
-        LogEvent::Flushed { .. }
-    ));
-    assert_eq!(disk.calls_of(Action::SyncAll), 1);
-    disk.fail(Action::SyncAll, 0, EIO);
+    event_of_append(&mut log);
+    let before = disk.calls_of(Action::SyncData);
+    event_of_append(&mut log);
+    assert_eq!(disk.calls_of(Action::SyncData), before + 1);
+}
+
+#[test]
+fn a_file_system_that_hides_failures_is_never_flushed_as_a_whole() {
+    let disk = MemDisk::default();
+    disk.set_silent();
+    let options = PoolOptions {
+        files_max: 0,
+        ..options()
+    };
+    let pool = FlushPool::start_on(Arc::new(disk.clone()), options).unwrap();
+    let mut log = TestLog::open_on(disk.clone(), pool, &RecoverAt::default()).unwrap();
+    event_of_append(&mut log);
+    assert_eq!(disk.calls_of(Action::SyncAll), 0);
+    disk.fail_next_writeback(&log.segment_path(0));
     failure(event_of_append(&mut log));
+}
+
+#[test]
+fn a_waiter_hears_why_the_log_failed() {
+    for fault in [Fault::Errno(5), Fault::Panic] {
+        for _ in 0..100 {
+            let mut log = started();
+            log.log.roll().unwrap();
+            log.sync().unwrap();
+            log.disk.fail(Action::Create, 0, fault);
+            let (go, gate) = std::sync::mpsc::channel::<()>();
+            log.disk
+                .before_each_change(move |_| gate.recv().unwrap_or_default());
+            log.append(1, 100);
+            log.log.begin_epoch(epoch(9)).unwrap();
+            let waiting = log.log.sync();
+            drop(go);
+            let failure = log.runtime.block_on(waiting).unwrap_err();
+            assert!(matches!(failure, Error::Io { .. }), "{failure}");
+        }
+    }
 }
 
 #[test]

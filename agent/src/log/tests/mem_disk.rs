@@ -3,19 +3,26 @@
 //! Data is durable in blocks of 4 KiB once its file is flushed, names once their directory is. A
 //! power cut keeps any subset of the rest, in any order: blocks of one write apart from each other, a
 //! rename without the data it points to.
+//!
+//! A write to the device that fails is as on Linux: the blocks count as clean from then on though the
+//! device lacks them, reads see them until the cache is dropped, and the failure is reported once to each
+//! descriptor that was open, of the file and of the file system.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     io::{self, IoSlice},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use esker_proto::types::TimestampMs;
 use parking_lot::Mutex;
 
-use crate::log::{Disk, DiskFile};
+use crate::log::{Disk, DiskFile, disk::Syncer};
 
 pub(super) const BLOCK_BYTES: usize = 4 << 10;
 
@@ -38,6 +45,8 @@ pub(super) struct Image {
     /// Changes of names since their directory was flushed: what `names` says now against the one before.
     changed_names: Vec<NameChange>,
     files: Vec<FileImage>,
+    /// Failed writes to the device, of all files.
+    failures: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -52,8 +61,12 @@ struct FileImage {
     created: TimestampMs,
     data: Vec<u8>,
     durable: Vec<u8>,
-    /// Blocks that differ from `durable`.
+    /// Blocks that are not written to the device. A block that could not be is not among them.
     dirty: BTreeSet<usize>,
+    /// Failed writes to the device.
+    failures: u64,
+    /// The next write to the device fails.
+    is_bad: bool,
 }
 
 type Hook = Box<dyn Fn(&Image) + Send>;
@@ -67,12 +80,40 @@ struct State {
     hook: Option<Hook>,
     calls: Vec<Action>,
     capacity: Option<usize>,
+    /// Directories on another file system.
+    elsewhere: Vec<PathBuf>,
+    /// The file system does not report failures to those who flush all of it.
+    is_silent: bool,
+    meeting: Option<Arc<Meeting>>,
+}
+
+/// Where threads wait for each other, once.
+pub(super) struct Meeting {
+    arrived: AtomicUsize,
+    places: AtomicUsize,
+    all: Barrier,
+}
+
+impl Meeting {
+    pub(super) fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::SeqCst)
+    }
+
+    fn come(&self) {
+        let place = self
+            .places
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |p| p.checked_sub(1));
+        if place.is_ok() {
+            self.arrived.fetch_add(1, Ordering::SeqCst);
+            self.all.wait();
+        }
+    }
 }
 
 /// How an operation fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// With this error, and without effect.
+    /// With this error. A flush has then lost what it should have written, any other call has no effect.
     Errno(i32),
     Panic,
 }
@@ -110,6 +151,41 @@ impl MemDisk {
     /// Lets the `nth` call of `action` from now on fail, counted from 0.
     pub(super) fn fail(&self, action: Action, nth: usize, fault: Fault) {
         self.0.lock().faults.push((action, nth, fault));
+    }
+
+    /// Lets the next write of `path` to the device fail, whoever asks for it.
+    pub(super) fn fail_next_writeback(&self, path: &Path) {
+        let mut state = self.0.lock();
+        let file = state.image.names[path];
+        state.image.files[file].is_bad = true;
+    }
+
+    /// Holds each flush of the whole file system until so many threads have come to one.
+    pub(super) fn hold_syncs_until(&self, threads: usize) -> Arc<Meeting> {
+        let meeting = Arc::new(Meeting {
+            arrived: AtomicUsize::new(0),
+            all: Barrier::new(threads),
+            places: AtomicUsize::new(threads),
+        });
+        self.0.lock().meeting = Some(meeting.clone());
+        meeting
+    }
+
+    /// Writes a file to the device without being asked, as the system does.
+    pub(super) fn write_back(&self, path: &Path) {
+        let mut state = self.0.lock();
+        let file = state.image.names[path];
+        state.image.write_back(file, false);
+    }
+
+    /// Lets `dir` lie on another file system than the logs.
+    pub(super) fn set_elsewhere(&self, dir: &Path) {
+        self.0.lock().elsewhere.push(dir.to_owned());
+    }
+
+    /// Lets no one flush the whole file system.
+    pub(super) fn set_silent(&self) {
+        self.0.lock().is_silent = true;
     }
 
     /// Lets writes fail with `ENOSPC` that would make the files together larger than this.
@@ -158,6 +234,14 @@ impl MemDisk {
     }
 
     fn enter(&self, action: Action) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+        match self.begin(action) {
+            (state, None) => Ok(state),
+            (_, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Notes a call, and returns how it is to fail.
+    fn begin(&self, action: Action) -> (parking_lot::MutexGuard<'_, State>, Option<i32>) {
         let mut state = self.0.lock();
         if let Some(hook) = &state.hook {
             hook(&state.image);
@@ -174,8 +258,8 @@ impl MemDisk {
             !is_due
         });
         match failing {
-            None => Ok(state),
-            Some(Fault::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            None => (state, None),
+            Some(Fault::Errno(errno)) => (state, Some(errno)),
             Some(Fault::Panic) => {
                 drop(state);
                 panic!("asked to");
@@ -211,7 +295,27 @@ impl Image {
             durable_names: names,
             changed_names: Vec::new(),
             files,
+            failures: 0,
         }
+    }
+
+    /// Writes what is dirty of a file to the device. If that fails the kernel gives it up.
+    fn write_back(&mut self, file: usize, fails: bool) {
+        let file = &mut self.files[file];
+        if file.pending() == 0 {
+            return;
+        }
+        if fails || std::mem::take(&mut file.is_bad) {
+            file.dirty.clear();
+            file.failures += 1;
+            self.failures += 1;
+        } else {
+            file.write_back();
+        }
+    }
+
+    fn write_back_all(&mut self, fails: bool) {
+        (0..self.files.len()).for_each(|file| self.write_back(file, fails));
     }
 
     /// How many changes a power cut decides about.
@@ -261,13 +365,36 @@ impl FileImage {
             created: self.created,
             data: durable.clone(),
             durable,
-            dirty: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
-    fn sync(&mut self) {
-        self.durable.clone_from(&self.data);
-        self.dirty.clear();
+    fn write_back(&mut self) {
+        self.durable.resize(self.data.len(), 0);
+        for block in std::mem::take(&mut self.dirty) {
+            let range = self.block(block);
+            self.durable[range.clone()].copy_from_slice(&self.data[range]);
+        }
+    }
+
+    /// Forgets what is in memory alone and is not going to be written.
+    fn drop_cache(&mut self) {
+        for block in 0..self.data.len().div_ceil(BLOCK_BYTES) {
+            if self.dirty.contains(&block) {
+                continue;
+            }
+            let range = self.block(block);
+            let mut on_device = vec![0; range.len()];
+            let known = range.start.min(self.durable.len())..range.end.min(self.durable.len());
+            on_device[..known.len()].copy_from_slice(&self.durable[known]);
+            self.data[range].copy_from_slice(&on_device);
+        }
+    }
+
+    /// The bytes of a block that lie within the file.
+    fn block(&self, block: usize) -> std::ops::Range<usize> {
+        let end = self.data.len();
+        (block * BLOCK_BYTES).min(end)..((block + 1) * BLOCK_BYTES).min(end)
     }
 
     fn mark_dirty(&mut self, from: usize, to: usize) {
@@ -279,6 +406,41 @@ impl FileImage {
 struct MemFile {
     disk: MemDisk,
     file: usize,
+    /// Failures of the file that this descriptor has reported, or that came before it.
+    reported: AtomicU64,
+}
+
+/// A descriptor to flush the file system with.
+#[derive(Debug)]
+struct MemSyncer {
+    disk: MemDisk,
+    reported: AtomicU64,
+}
+
+/// Reports a failure once to each descriptor.
+fn report(failures: u64, reported: &AtomicU64, errno: Option<i32>) -> io::Result<()> {
+    const EIO: i32 = 5;
+    if reported.swap(failures, Ordering::SeqCst) == failures {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(errno.unwrap_or(EIO)))
+}
+
+impl Syncer for MemSyncer {
+    fn sync_all(&self) -> io::Result<()> {
+        let meeting = self.disk.0.lock().meeting.clone();
+        if let Some(meeting) = meeting {
+            meeting.come();
+        }
+        let (mut state, errno) = self.disk.begin(Action::SyncAll);
+        let image = &mut state.image;
+        image.write_back_all(errno.is_some());
+        if errno.is_none() {
+            image.durable_names = image.names.clone();
+            image.changed_names.clear();
+        }
+        report(image.failures, &self.reported, errno)
+    }
 }
 
 impl fmt::Debug for MemFile {
@@ -304,14 +466,17 @@ impl Disk for MemDisk {
         Ok(Arc::new(MemFile {
             disk: self.clone(),
             file,
+            reported: AtomicU64::new(0),
         }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.0.lock().image.lookup(path)?;
+        let state = self.0.lock();
+        let file = state.image.lookup(path)?;
         Ok(Arc::new(MemFile {
             disk: self.clone(),
             file,
+            reported: AtomicU64::new(state.image.files[file].failures),
         }))
     }
 
@@ -355,12 +520,17 @@ impl Disk for MemDisk {
         Ok(state.image.names.keys().filter(is_in).cloned().collect())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
-        let image = &mut self.enter(Action::SyncAll)?.image;
-        image.durable_names = image.names.clone();
-        image.changed_names.clear();
-        image.files.iter_mut().for_each(FileImage::sync);
-        Ok(())
+    fn is_synced_as_a_whole(&self, dir: &Path) -> bool {
+        !self.0.lock().elsewhere.iter().any(|other| other == dir)
+    }
+
+    fn syncer(&self) -> io::Result<Option<Box<dyn Syncer>>> {
+        let state = self.0.lock();
+        let syncer = MemSyncer {
+            disk: self.clone(),
+            reported: AtomicU64::new(state.image.failures),
+        };
+        Ok((!state.is_silent).then(|| Box::new(syncer) as Box<dyn Syncer>))
     }
 }
 
@@ -417,9 +587,17 @@ impl DiskFile for MemFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.disk.enter(Action::SyncData)?.image.files[self.file].sync();
-        Ok(())
+        let (mut state, errno) = self.disk.begin(Action::SyncData);
+        state.image.write_back(self.file, errno.is_some());
+        let failures = state.image.files[self.file].failures;
+        match (report(failures, &self.reported, errno), errno) {
+            // Also where nothing was dirty.
+            (Ok(()), Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            (reported, _) => reported,
+        }
     }
 
-    fn drop_cache(&self) {}
+    fn drop_cache(&self) {
+        self.disk.0.lock().image.files[self.file].drop_cache();
+    }
 }

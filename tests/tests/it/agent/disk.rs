@@ -211,6 +211,34 @@ async fn producers_are_refused_before_the_disk_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reserve_is_kept_on_the_volume_of_the_logs() {
+    let Some(disk) = Disk::mount("4m") else {
+        return;
+    };
+    let home = TempDir::new().unwrap();
+    let data_dir = home.path().join("data");
+    std::fs::create_dir(&data_dir).unwrap();
+    std::os::unix::fs::symlink(disk.path(), data_dir.join("log")).unwrap();
+    let plan = Plan::new(directory_url(home.path()), &data_dir);
+    let plan = plan
+        .with("segment-bytes", "64MiB")
+        .with("disk-reserve", "2MiB");
+    let agent = plan.start().await.unwrap();
+    create(&connect(agent.grpc_address()).await, 1).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let mut taken = 0;
+    let refused = loop {
+        match raw.produce(TOPIC, 0, numbered(taken)).await {
+            Err(detail) => break detail,
+            Ok(_) => taken += 1,
+        }
+        assert!(taken < 1000, "the disk does not fill");
+    };
+    assert_eq!(refused.kind(), ErrorKind::Throttled, "{refused:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_directory_that_cannot_be_written_is_said_in_one_line() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("file");
