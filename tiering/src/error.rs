@@ -18,6 +18,8 @@ pub enum ErrorKind {
     NotFound,
     /// Fix the request or the settings.
     Invalid,
+    /// This process has no room for it now. Try again, with back-off.
+    Busy,
     /// Stored bytes are wrong. Stop, keep the evidence, tell somebody.
     Corrupt,
     /// The log does not hold that offset any more: begin at the log start, or elsewhere.
@@ -60,6 +62,25 @@ pub enum Error {
         key: String,
         /// How long the answer was waited for.
         waited: Duration,
+    },
+    /// The memory for reads is taken.
+    #[error(
+        "memory for reads is short: too many readers that are slow or stalled. bytes=`{bytes}`, \
+         waited=`{waited:?}`"
+    )]
+    ReadMemory {
+        /// What was needed.
+        bytes: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Fetched bytes are wrong, each time in another way: the object itself may well be whole.
+    #[error("bytes were damaged on their way from the store: {reason}. key=`{key}`")]
+    DamagedOnTheWay {
+        /// Key of the object.
+        key: String,
+        /// What was wrong the last time.
+        reason: String,
     },
     /// Bytes in the store are not what was put there.
     #[error("corrupt object: {reason}. key=`{key}`")]
@@ -150,9 +171,11 @@ impl Error {
         match self {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Store { fault, .. } => fault.kind(),
-            Self::Timeout { .. } | Self::Cancelled { .. } | Self::LocalFile { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::Timeout { .. }
+            | Self::Cancelled { .. }
+            | Self::LocalFile { .. }
+            | Self::DamagedOnTheWay { .. } => ErrorKind::Unavailable,
+            Self::ReadMemory { .. } => ErrorKind::Busy,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::OffsetOutOfRange { .. } => ErrorKind::OutOfRange,
             Self::Fenced { .. } | Self::GivenUp { .. } => ErrorKind::Fenced,
@@ -168,7 +191,7 @@ impl Error {
 
     /// Whether the same request may succeed later.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Unavailable)
+        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
     /// Whether the object is missing, and nothing else is wrong.

@@ -117,6 +117,7 @@ pub mod chain;
 pub mod env;
 pub mod error;
 pub mod keys;
+mod page_load;
 pub mod probe;
 pub mod reader;
 pub mod scrub;

@@ -117,7 +117,9 @@ fn store_kind(error: &esker_tiering::Error) -> ErrorKind {
         }
         esker_tiering::ErrorKind::OutOfRange => ErrorKind::OffsetOutOfRange,
         esker_tiering::ErrorKind::Fenced => ErrorKind::Fenced,
-        esker_tiering::ErrorKind::Invalid => ErrorKind::InvalidArgument,
+        esker_tiering::ErrorKind::Busy => ErrorKind::Throttled,
+        // Also a bucket that is gone, or refuses the agent's requests: no request of a client can be
+        // at fault for that, and an operator may repair it.
         _ => ErrorKind::BucketUnavailable,
     }
 }

@@ -20,6 +20,11 @@ const INLINE_RECORDS_MAX: u64 = 4096;
 /// Bytes of such a read.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
+/// How often a search by time begins again because retention deleted what it was reading.
+const SEARCHES_MAX: u32 = 6;
+/// How long it waits for a newer manifest before the second; before each further one twice as long.
+const MANIFEST_WAIT: Duration = Duration::from_millis(50);
+
 /// Where bytes came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -196,7 +201,9 @@ impl Session {
             .next(usize::try_from(max_bytes).unwrap_or(usize::MAX))
             .await
         {
-            Ok(Read::Batches { bytes, next_offset }) => Ok(Some(Chunk {
+            Ok(Read::Batches {
+                bytes, next_offset, ..
+            }) => Ok(Some(Chunk {
                 bytes,
                 next_offset,
                 source: Source::Bucket,
@@ -240,6 +247,14 @@ impl PartitionHandle {
         self.unopened.clone().filter(|_| !is_elsewhere)
     }
 
+    /// Waits a while for another manifest than `manifest`.
+    async fn newer_than(&self, manifest: &Arc<Manifest>, at_most: Duration) {
+        let mut manifests = self.manifest.clone();
+        let is_newer = manifests.wait_for(|newest| !Arc::ptr_eq(newest, manifest));
+        // Without one, the next search says what is wrong.
+        let _ = tokio::time::timeout(at_most, is_newer).await;
+    }
+
     /// Finds the first visible record whose timestamp is at or after `timestamp`, over both tiers
     /// as of one moment.
     pub(crate) async fn offset_for_timestamp(
@@ -247,13 +262,19 @@ impl PartitionHandle {
         reader: &Reader,
         timestamp: TimestampMs,
     ) -> Result<Option<(Offset, TimestampMs)>, PartitionError> {
+        let mut searches = 0;
         loop {
             let view = self.view();
             let manifest = self.manifest();
-            let in_bucket = reader
-                .offset_for_timestamp(&manifest, timestamp)
-                .await
-                .map_err(|error| PartitionError::Store(Arc::new(error)))?;
+            let in_bucket = match reader.offset_for_timestamp(&manifest, timestamp).await {
+                Err(error) if error.is_not_found() && searches + 1 < SEARCHES_MAX => {
+                    self.newer_than(&manifest, MANIFEST_WAIT * (1 << searches))
+                        .await;
+                    searches += 1;
+                    continue;
+                }
+                outcome => outcome.map_err(|error| PartitionError::Store(Arc::new(error)))?,
+            };
             if in_bucket.is_some() {
                 return Ok(in_bucket);
             }

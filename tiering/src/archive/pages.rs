@@ -8,6 +8,7 @@ use crate::{
     env::TaskSet,
     error::Error,
     keys::{Keys, PageName},
+    page_load::LOADS,
     store::Store,
 };
 
@@ -58,15 +59,7 @@ impl Pages {
     /// Reads a page and leaves the one held alone.
     pub(crate) async fn load(&self, page: &PageRef) -> Result<Rows, Error> {
         let key = self.keys.page(page.into());
-        let (bytes, page) = (self.store.get(&key).await?, *page);
-        // Decoding a page takes milliseconds: too long for a thread that serves others.
-        let decoding = self
-            .tasks
-            .spawn_blocking(move || Rows::decode_page(bytes, &page));
-        let decoded = decoding.await.map_err(|_| Error::Cancelled {
-            operation: "decode page",
-        })?;
-        decoded.map_err(|error| Error::corrupt(key, error.to_string()))
+        LOADS.load(&self.store, &self.tasks, &key, page).await
     }
 
     /// Returns the rows that cover `offset`, below the log start too as far as a page reaches there.

@@ -24,6 +24,24 @@ pub(super) struct Chunk {
     wasted_bytes: IntCounter,
 }
 
+/// The memory that slices share: it is free when the last of them is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    start: usize,
+    /// Its size.
+    pub size_bytes: usize,
+}
+
+impl Buffer {
+    /// The buffer of which `bytes` are the whole.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self {
+            start: bytes.as_ptr().addr(),
+            size_bytes: bytes.len(),
+        }
+    }
+}
+
 /// How a chunk came into memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
@@ -40,10 +58,7 @@ impl Chunk {
         origin: Origin,
         wasted_bytes: IntCounter,
     ) -> Self {
-        let bytes = Bytes::from_owner(Charged {
-            bytes,
-            _charge: charge,
-        });
+        let bytes = Bytes::from_owner(Charged::new(bytes, charge));
         let was_read = AtomicBool::new(!origin.is_speculative);
         Self {
             bytes,
@@ -66,6 +81,11 @@ impl Chunk {
         &self.bytes
     }
 
+    /// Tells what a slice of this chunk keeps in memory.
+    pub(super) fn buffer(&self) -> Buffer {
+        Buffer::of(&self.bytes)
+    }
+
     pub(super) fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -84,9 +104,19 @@ impl Drop for Chunk {
     }
 }
 
-struct Charged {
+/// Bytes that are charged to the budget until they are dropped.
+pub(super) struct Charged {
     bytes: Bytes,
     _charge: Charge,
+}
+
+impl Charged {
+    pub(super) const fn new(bytes: Bytes, charge: Charge) -> Self {
+        Self {
+            bytes,
+            _charge: charge,
+        }
+    }
 }
 
 impl AsRef<[u8]> for Charged {

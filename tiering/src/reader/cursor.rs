@@ -9,13 +9,14 @@ use tokio::sync::watch;
 
 use super::{
     Inner,
-    chunk::Chunk,
+    budget::Side,
+    chunk::{Buffer, Chunk},
     cut::Place,
     fetcher::Request,
     holds::Hold,
     metrics::Active,
-    plan::ChunkPlan,
-    window::{Arrival, Window},
+    plan::{ChunkId, ChunkPlan},
+    window::{Arrival, ChunkSize, Window},
 };
 use crate::error::Error;
 
@@ -23,6 +24,9 @@ use crate::error::Error;
 const RESOLVES_MAX: u32 = 5;
 /// How long the first of them waits for a newer manifest; each further one twice as long.
 const MANIFEST_WAIT: Duration = Duration::from_millis(50);
+
+/// The first fetch of a reader takes this part of a chunk at most, but a whole index entry.
+const FIRST_PART: u64 = 2;
 
 /// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub enum Read {
         /// below the offset asked for. Let go of them before waiting for anything but the peer they
         /// are sent to: they count against the memory of all cold reads.
         bytes: Vec<Bytes>,
+        /// What they keep in memory.
+        buffer: Buffer,
         /// Offset after the last record.
         next_offset: Offset,
     },
@@ -50,8 +56,9 @@ pub struct Cursor {
     offset: Offset,
     reading: Option<Reading>,
     /// The chunk in use, between calls.
-    hold: Hold,
+    hold: Hold<(ChunkId, Arc<Chunk>)>,
     window: Window,
+    size: ChunkSize,
     /// Everything below has been asked for at some time.
     asked_below: Offset,
     /// Whether it has read on from where it began: only then is it worth fetching ahead.
@@ -65,6 +72,7 @@ struct Reading {
     plan: ChunkPlan,
     /// None until the chunk has been there, since finding a batch takes its bytes.
     place: Option<Place>,
+    /// Whether what comes after it was fetched ahead, or shall not be.
     has_fetched_ahead: bool,
 }
 
@@ -76,7 +84,7 @@ impl Cursor {
         offset: Offset,
     ) -> Self {
         let manifest = manifests.borrow_and_update().clone();
-        let hold = reader.fetcher.holds().add();
+        let hold = reader.fetcher.budget().holds().add(Side::Bucket);
         Self {
             reader,
             tp,
@@ -86,6 +94,7 @@ impl Cursor {
             reading: None,
             hold,
             window: Window::new(),
+            size: ChunkSize::new(),
             asked_below: offset,
             is_sequential: false,
             active: None,
@@ -95,6 +104,14 @@ impl Cursor {
     /// Returns the offset the next read begins at.
     pub const fn offset(&self) -> Offset {
         self.offset
+    }
+
+    /// Goes to another offset: back to one whose batches were not used, say.
+    pub fn seek(&mut self, offset: Offset) {
+        self.offset = offset;
+        if let Some(reading) = &mut self.reading {
+            reading.place = None;
+        }
     }
 
     /// Reads whole batches, at most `max_bytes` of them but at least one. Cancel safe: a fetch under
@@ -126,6 +143,7 @@ impl Cursor {
     async fn try_next(&mut self, max_bytes: usize) -> Result<Read, Error> {
         if !self.resolve().await? {
             self.active = None;
+            self.hold.rest();
             return Ok(Read::AtEnd);
         }
         if self.active.is_none() {
@@ -134,8 +152,13 @@ impl Cursor {
         let chunk = self.chunk().await?;
         let read = self.cut(&chunk, max_bytes)?;
         self.is_sequential = true;
-        if !self.has_finished_chunk() && !self.reader.fetcher.budget().is_short() {
-            self.hold.put(chunk);
+        if let Some(reading) = &self.reading {
+            if reading.plan.next_offset() <= self.offset {
+                self.size.on_finished(u64::from(reading.plan.id.length));
+            } else {
+                let kept = (reading.plan.id, chunk);
+                self.reader.fetcher.budget().keep(&self.hold, kept);
+            }
         }
         Ok(read)
     }
@@ -155,9 +178,13 @@ impl Cursor {
             let Some(rows) = self.rows().await? else {
                 return Ok(false);
             };
-            let plan = ChunkPlan::at_offset(&rows, self.offset, self.reader.chunk_bytes);
-            let plan = plan.ok_or_else(|| self.hole())?;
-            self.reading = Some(Reading::new(rows, plan));
+            let index = rows.seek(self.offset).ok_or_else(|| self.hole())?;
+            let plan = self.reader.plan(&rows, index, self.max_bytes());
+            self.reading = Some(Reading {
+                // Most who read one chunk want no more.
+                has_fetched_ahead: !self.is_sequential,
+                ..Reading::new(rows, plan)
+            });
         }
         Ok(true)
     }
@@ -177,9 +204,24 @@ impl Cursor {
     }
 
     fn next_in_rows(&self, reading: &Reading) -> Option<Reading> {
-        let plan = reading.plan.next(&reading.rows, self.reader.chunk_bytes)?;
+        let plan = self.plan_in(&reading.rows, reading.plan.rows.end)?;
         plan.entry_of(self.offset)?;
         Some(Reading::new(reading.rows.clone(), plan))
+    }
+
+    /// Largest chunk to ask for: a part of one at first, and where many read at once.
+    fn max_bytes(&self) -> u64 {
+        let fair = self.reader.fair_bytes().min(self.size.max_bytes);
+        if self.is_sequential {
+            fair
+        } else {
+            fair.min(self.reader.chunk_bytes / FIRST_PART)
+        }
+    }
+
+    fn plan_in(&self, rows: &Rows, index: usize) -> Option<ChunkPlan> {
+        let max_bytes = self.max_bytes();
+        (index < rows.len()).then(|| self.reader.plan(rows, index, max_bytes))
     }
 
     async fn rows(&self) -> Result<Option<Rows>, Error> {
@@ -202,14 +244,36 @@ impl Cursor {
         )
     }
 
-    async fn chunk(&mut self) -> Result<Arc<Chunk>, Error> {
+    /// Plans again, for as little as possible, if the chunk was lost before its end.
+    fn note_loss(&mut self) {
         let reading = self.reading.as_ref().expect("resolved just before");
-        if let Some(chunk) = reading.place.and_then(|_| self.hold.take()) {
+        if reading.place.is_none() || self.reader.fetcher.has(&reading.plan.id) {
+            return;
+        }
+        self.size.on_loss();
+        let rows = reading.rows.clone();
+        if let Some(plan) = rows
+            .seek(self.offset)
+            .and_then(|index| self.plan_in(&rows, index))
+        {
+            self.reading = Some(Reading {
+                has_fetched_ahead: true,
+                ..Reading::new(rows, plan)
+            });
+        }
+    }
+
+    async fn chunk(&mut self) -> Result<Arc<Chunk>, Error> {
+        let held = self.hold.take();
+        let reading = self.reading.as_ref().expect("resolved just before");
+        if let Some((_, chunk)) = held.filter(|(id, _)| *id == reading.plan.id) {
             if self.is_sequential && !reading.has_fetched_ahead {
                 self.fetch_ahead(Arrival::Ready);
             }
             return Ok(chunk);
         }
+        self.note_loss();
+        let reading = self.reading.as_ref().expect("resolved just before");
         let is_new = reading.place.is_none();
         let was_asked = reading.plan.next_offset() <= self.asked_below;
         let request = self.reader.fetcher.demand(self.tp, &reading.plan);
@@ -219,7 +283,7 @@ impl Cursor {
             Request::Pending(_) => Arrival::Late,
         };
         // Before waiting, so that what comes after is fetched at the same time.
-        if self.is_sequential && is_new {
+        if is_new && !reading.has_fetched_ahead {
             self.fetch_ahead(arrival);
         }
         let chunk = match request {
@@ -233,9 +297,10 @@ impl Cursor {
     }
 
     fn fetch_ahead(&mut self, arrival: Arrival) {
+        let max_bytes = self.max_bytes().min(self.reader.chunk_bytes);
         let reading = self.reading.as_mut().expect("resolved just before");
-        let share = self.reader.share_chunks();
-        let chunk_bytes = u64::from(reading.plan.id.length);
+        let chunk_bytes = u64::from(reading.plan.id.length).max(max_bytes);
+        let share = self.reader.share_chunks(chunk_bytes);
         let chunks = self.window.on_chunk(arrival, chunk_bytes, share);
         reading.has_fetched_ahead = true;
         let mut rows = reading.rows.clone();
@@ -256,8 +321,7 @@ impl Cursor {
     /// Plans the chunk after `last`, across segments and pages; a page that is not here is fetched
     /// first.
     fn plan_after(&self, rows: &Rows, last: &ChunkPlan) -> Option<(Rows, ChunkPlan)> {
-        let chunk_bytes = self.reader.chunk_bytes;
-        if let Some(next) = last.next(rows, chunk_bytes) {
+        if let Some(next) = self.plan_in(rows, last.rows.end) {
             return Some((rows.clone(), next));
         }
         let offset = last.next_offset();
@@ -266,14 +330,8 @@ impl Cursor {
             IndexPlace::Head => self.manifest.head().clone(),
             IndexPlace::AtEnd | IndexPlace::BelowStart => return None,
         };
-        let next = ChunkPlan::at_offset(&rows, offset, chunk_bytes)?;
+        let next = self.plan_in(&rows, rows.seek(offset)?)?;
         Some((rows, next))
-    }
-
-    fn has_finished_chunk(&self) -> bool {
-        self.reading
-            .as_ref()
-            .is_none_or(|reading| reading.plan.next_offset() <= self.offset)
     }
 
     fn cut(&mut self, chunk: &Chunk, max_bytes: usize) -> Result<Read, Error> {
@@ -291,6 +349,7 @@ impl Cursor {
         self.offset = place.offset;
         Ok(Read::Batches {
             bytes: vec![bytes.slice(range)],
+            buffer: chunk.buffer(),
             next_offset: place.offset,
         })
     }

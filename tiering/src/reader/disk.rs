@@ -78,6 +78,11 @@ impl DiskCache {
         }
     }
 
+    /// Whether a chunk is probably here.
+    pub(super) fn may_contain(&self, id: &ChunkId) -> bool {
+        self.0.storage().may_contains(id)
+    }
+
     /// Loads a chunk. A failing disk is a miss.
     pub(super) async fn load(&self, id: &ChunkId) -> Option<Bytes> {
         match self.0.storage().load(id).await {

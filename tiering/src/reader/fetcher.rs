@@ -3,15 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use esker_proto::types::TopicPartition;
+use esker_proto::{batch::crc32c, types::TopicPartition};
 use tokio::time::Instant;
 
 use super::{
-    budget::{Budget, Charge, Limits},
+    budget::{Budget, Charge, Counts, Limits, Side},
     chunk::{Chunk, Flaw, FlawReason, Origin, check},
     disk::DiskCache,
     flights::{Boarding, Failure, Flights, Ticket},
-    holds::Holds,
     memory::MemoryCache,
     metrics::{InFlight, Metrics},
     plan::{ChunkId, ChunkPlan},
@@ -23,8 +22,9 @@ use crate::{
     store::{Fault, Store},
 };
 
-/// Bytes that do not hold are fetched once more: they may have been damaged on their way.
-const FETCHES_MAX: usize = 2;
+/// Bytes that fail their check are fetched again: they may have been damaged on their way. The same
+/// wrong bytes twice are the object's own.
+const FETCHES_MAX: usize = 4;
 
 /// What a fetcher is made of.
 #[derive(Debug)]
@@ -46,7 +46,6 @@ pub(super) struct Fetcher {
     disk: Option<DiskCache>,
     flights: Flights<ChunkId, Arc<Chunk>, Error>,
     budget: Budget,
-    holds: Holds,
     metrics: Metrics,
     deadline: Duration,
 }
@@ -68,21 +67,21 @@ pub(super) struct Pending {
 
 impl Fetcher {
     pub(super) fn new(parts: FetcherParts) -> Self {
-        let budget = Budget::new(parts.limits, parts.metrics.memory_bytes.clone());
+        let counts = Counts {
+            held_bytes: parts.metrics.memory_bytes.clone(),
+            tail_bytes: parts.metrics.tail_bytes.clone(),
+            shortages: parts.metrics.shortages.clone(),
+        };
+        let budget = Budget::new(parts.limits, counts);
         Self {
             store: parts.store,
             memory: MemoryCache::new(parts.cache_bytes),
             disk: parts.disk,
             flights: Flights::new(parts.tasks, parts.deadline),
             budget,
-            holds: Holds::default(),
             metrics: parts.metrics,
             deadline: parts.deadline,
         }
-    }
-
-    pub(super) fn holds(&self) -> &Holds {
-        &self.holds
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -107,6 +106,18 @@ impl Fetcher {
         if let Some(disk) = &self.disk {
             disk.close().await;
         }
+    }
+
+    /// Whether a chunk is here, on its way, or probably on disk.
+    pub(super) fn has(&self, id: &ChunkId) -> bool {
+        self.memory.contains(id)
+            || self.flights.contains(id)
+            || self.disk.as_ref().is_some_and(|disk| disk.may_contain(id))
+    }
+
+    /// How long a demand waits for memory: what is left of the deadline is for the store.
+    pub(super) fn patience(&self) -> Duration {
+        self.deadline / 2
     }
 
     /// Asks for a chunk that a reader needs now.
@@ -137,7 +148,7 @@ impl Fetcher {
         if self.memory.contains(&plan.id) || self.flights.contains(&plan.id) {
             return true;
         }
-        let Some(charge) = self.budget.try_speculate(u64::from(plan.id.length)) else {
+        let Some(charge) = self.speculate(u64::from(plan.id.length)) else {
             return false;
         };
         let key = Key::Segment(tp, plan.segment);
@@ -148,6 +159,13 @@ impl Fetcher {
                 .board(plan.id, || self.memory.get(&plan.id), load),
         );
         true
+    }
+
+    fn speculate(&self, bytes: u64) -> Option<Charge> {
+        self.budget.try_speculate(bytes).or_else(|| {
+            self.budget.holds().release_idle();
+            self.budget.try_speculate(bytes)
+        })
     }
 
     fn cached(&self, id: &ChunkId) -> Option<Arc<Chunk>> {
@@ -165,7 +183,7 @@ impl Fetcher {
         let is_speculative = charge.is_some();
         let charge = match charge {
             Some(charge) => charge,
-            None => self.charge(u64::from(plan.id.length)).await,
+            None => self.charge(u64::from(plan.id.length)).await?,
         };
         let start = Instant::now();
         let from_disk = self.load_from_disk(&plan).await;
@@ -187,16 +205,16 @@ impl Fetcher {
         Ok(chunk)
     }
 
-    /// Takes its turn; what cursors keep for convenience makes room first.
-    async fn charge(&self, bytes: u64) -> Charge {
-        if let Some(charge) = self.budget.try_demand(bytes) {
-            return charge;
+    /// Takes its turn.
+    async fn charge(&self, bytes: u64) -> Result<Charge, Error> {
+        if let Some(charge) = self.budget.try_demand(Side::Bucket, bytes) {
+            return Ok(charge);
         }
-        self.holds.release();
         if !self.budget.has_spare(bytes) {
             self.memory.clear();
         }
-        self.budget.demand(bytes).await
+        let patience = self.patience();
+        self.budget.demand(Side::Bucket, bytes, patience).await
     }
 
     async fn load_from_disk(&self, plan: &ChunkPlan) -> Option<Bytes> {
@@ -222,18 +240,24 @@ impl Fetcher {
         }
         let _in_flight = InFlight::new(&self.metrics.in_flight_bytes, u64::from(plan.id.length));
         let key = key.to_string();
-        let mut attempt = 1;
+        let mut seen = Vec::with_capacity(FETCHES_MAX);
         loop {
-            let error = match self.fetch_once(&key, plan, is_speculative).await {
-                Err(error) if error.kind() == ErrorKind::Corrupt => error,
-                outcome => return outcome,
+            let bytes = self.fetch_once(&key, plan, is_speculative).await?;
+            let Err(flaw) = check(plan, &bytes) else {
+                return Ok(bytes);
             };
             self.metrics.corrupt.inc();
-            if attempt == FETCHES_MAX {
+            let error = corrupt(&key, &flaw);
+            let digest = (bytes.len(), crc32c(&bytes));
+            if seen.contains(&digest) {
                 return Err(error);
             }
-            tracing::info!(%error, "fetched bytes do not hold, fetching once more");
-            attempt += 1;
+            seen.push(digest);
+            if seen.len() == FETCHES_MAX {
+                let reason = flaw.reason.to_string();
+                return Err(Error::DamagedOnTheWay { key, reason });
+            }
+            tracing::info!(%error, "checksum failed, fetching again");
         }
     }
 
@@ -251,7 +275,6 @@ impl Fetcher {
         if is_speculative {
             self.metrics.prefetched_bytes.inc_by(bytes.len() as u64);
         }
-        check(plan, &bytes).map_err(|flaw| corrupt(key, &flaw))?;
         Ok(bytes)
     }
 

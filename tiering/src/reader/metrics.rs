@@ -8,7 +8,9 @@
 //! | `esker_tiering_prefetched_bytes_total` | | of these, fetched ahead of need |
 //! | `esker_tiering_prefetch_wasted_bytes_total` | | of these, evicted before anybody read them |
 //! | `esker_tiering_in_flight_bytes` | | bytes of the fetches under way |
-//! | `esker_tiering_chunk_memory_bytes` | | the budget in use: in flight, cached and pinned |
+//! | `esker_tiering_chunk_memory_bytes` | | the budget in use by the bucket: in flight, cached and pinned |
+//! | `esker_tiering_tail_memory_bytes` | | the budget in use by reads of the local log |
+//! | `esker_tiering_read_memory_short_total` | | reads refused because the budget was taken |
 //! | `esker_tiering_corrupt_chunks_total` | | fetches whose bytes did not hold |
 //! | `esker_tiering_page_misses_total` | | index pages fetched and decoded |
 //! | `esker_tiering_cold_readers` | | cursors that are reading from the bucket |
@@ -27,6 +29,8 @@ pub(super) struct Metrics {
     pub(super) wasted_bytes: IntCounter,
     pub(super) in_flight_bytes: IntGauge,
     pub(super) memory_bytes: IntGauge,
+    pub(super) tail_bytes: IntGauge,
+    pub(super) shortages: IntCounter,
     pub(super) corrupt: IntCounter,
     pub(super) page_misses: IntCounter,
     pub(super) cold_readers: IntGauge,
@@ -60,6 +64,16 @@ impl Metrics {
             )?,
             in_flight_bytes: gauge(registry, "in_flight_bytes", "bytes of fetches under way")?,
             memory_bytes: gauge(registry, "chunk_memory_bytes", "bytes of chunks in memory")?,
+            tail_bytes: gauge(
+                registry,
+                "tail_memory_bytes",
+                "bytes of the local log in memory",
+            )?,
+            shortages: counter(
+                registry,
+                "read_memory_short_total",
+                "reads refused because their memory was taken",
+            )?,
             corrupt: counter(
                 registry,
                 "corrupt_chunks_total",

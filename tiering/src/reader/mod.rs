@@ -11,7 +11,10 @@
 //!
 //! A chunk is a run of index entries of one segment that begin in the same aligned 4 MiB of the
 //! object. It ends at a batch border, so it can be checked on its own, and it is the unit of fetch,
-//! cache and budget. It is fetched once however many cursors want it (`flights`).
+//! cache and budget. It is fetched once however many cursors want it (`flights`). A cursor begins
+//! with half a chunk at most and fetches nothing ahead before it has read that to its end. Where
+//! more cursors are at work than whole chunks fit into the memory, chunks are smaller, down to one
+//! index entry.
 //!
 //! # What a reader may see
 //!
@@ -21,13 +24,22 @@
 //!
 //! # Memory
 //!
-//! Every chunk is charged to one budget from before its fetch until the last slice of it is dropped
-//! (`budget`): cache, fetches under way, and what readers pin together never exceed
-//! [`ReaderOptions::cache_memory_bytes`] + [`ReaderOptions::budget_bytes`]. Of these the cache takes
-//! at most the first, so the second is always there for chunks that readers wait for. They are
-//! served in the order they came, one chunk per reader at a time, before anything fetched ahead; the
-//! chunk a cursor keeps between calls is taken from it when others wait. A reader's window is at
-//! most its equal share of half the memory.
+//! Everything is charged to one budget (`budget`): a chunk from before its fetch until the last
+//! slice of it is dropped, what is read of the local log, and the responses made of either (`room`).
+//! Together they never exceed [`ReaderOptions::cache_memory_bytes`] + [`ReaderOptions::budget_bytes`],
+//! apart from single batches and chunks larger than their share. Of the second, a quarter is for
+//! copies of pieces, an eighth is always there for the bucket and another for the tail; the cache
+//! takes at most the first. Readers are served in the order they came, one chunk per reader at a
+//! time, before anything fetched ahead.
+//!
+//! What a reader keeps for its next step (`holds`) is taken from it when others need the memory, the
+//! longest unused first; it reads it again. What the transport has taken for a peer cannot be taken
+//! back, so it has shares of its own, and a peer that takes nothing holds two small copies once they
+//! are used up. A reader that finds no memory for half its deadline gets [`Error::ReadMemory`]. A
+//! reader's window is at most its equal share of half the memory, among those that read lately.
+//!
+//! Index pages are outside of it: [`ReaderOptions::page_memory_bytes`] for decoded ones, and a bound
+//! for the whole process on those being loaded (`page_load`).
 //!
 //! # Cancellation
 //!
@@ -58,6 +70,7 @@ mod memory;
 mod metrics;
 mod pages;
 mod plan;
+mod room;
 mod timestamp;
 mod window;
 
@@ -66,18 +79,23 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+pub use budget::Charge;
+pub use chunk::Buffer;
 pub use cursor::{Cursor, Read};
-use esker_index::Manifest;
+use esker_index::{Manifest, Rows};
 use esker_proto::types::{Offset, TimestampMs, TopicPartition};
+pub use holds::Hold;
 use prometheus::Registry;
+pub use room::{Pinned, ReadMemory};
 use tokio::sync::watch;
 
 use self::{
-    budget::Limits,
+    budget::{Limits, Side},
     disk::{DiskCache, DiskLimits},
     fetcher::{Fetcher, FetcherParts},
     metrics::{Active, Metrics},
     pages::Pages,
+    plan::ChunkPlan,
 };
 use crate::{env::TaskSet, error::Error, store::Store};
 
@@ -91,8 +109,8 @@ const WINDOW_CHUNKS_MAX: u64 = 16;
 pub struct ReaderOptions {
     /// Memory for cached chunks.
     pub cache_memory_bytes: u64,
-    /// Memory, on top of the cache, for chunks under way and chunks that readers pin. At least one
-    /// chunk's worth for each reader that shall make progress at the same time.
+    /// Memory, on top of the cache, for everything else that readers hold: chunks under way and
+    /// pinned, what was read of the local log, responses and pieces of them.
     pub budget_bytes: u64,
     /// Memory for decoded index pages.
     pub page_memory_bytes: u64,
@@ -128,9 +146,12 @@ pub struct Reader(Arc<Inner>);
 struct Inner {
     fetcher: Arc<Fetcher>,
     pages: Arc<Pages>,
+    memory: ReadMemory,
     chunk_bytes: u64,
     /// Bytes that all windows may have ahead together.
     window_bytes: u64,
+    /// Bytes that all chunks that readers are in the middle of may take together.
+    current_bytes: u64,
 }
 
 impl Reader {
@@ -151,11 +172,7 @@ impl Reader {
             None => None,
         };
         let metrics = Metrics::register(registry)?;
-        let limits = Limits {
-            total_bytes: options.cache_memory_bytes + options.budget_bytes,
-            speculative_bytes: options.cache_memory_bytes + options.budget_bytes / 2,
-            cached_bytes: options.cache_memory_bytes,
-        };
+        let limits = limits(&options);
         let pages = Pages::new(
             store.clone(),
             options.page_memory_bytes,
@@ -172,11 +189,19 @@ impl Reader {
             metrics,
             tasks,
         });
+        let memory = ReadMemory::new(
+            fetcher.budget().clone(),
+            options.budget_bytes / COPIES_PART,
+            options.budget_bytes / 2,
+            fetcher.patience(),
+        );
         Ok(Self(Arc::new(Inner {
             fetcher: Arc::new(fetcher),
             pages: Arc::new(pages),
+            memory,
             chunk_bytes: options.chunk_bytes,
             window_bytes: options.cache_memory_bytes.min(options.budget_bytes) / 2,
+            current_bytes: limits.total_bytes / 2,
         })))
     }
 
@@ -205,6 +230,11 @@ impl Reader {
         self.0.offset_for_timestamp(manifest, timestamp).await
     }
 
+    /// Returns the memory that all reads share, also those of the local log.
+    pub fn memory(&self) -> &ReadMemory {
+        &self.0.memory
+    }
+
     /// Waits for writes to the disk cache. Call it at shutdown.
     pub async fn close(&self) {
         self.0.fetcher.close().await;
@@ -216,16 +246,51 @@ impl Inner {
         Active::new(&self.fetcher.metrics().cold_readers)
     }
 
-    /// How many chunks each of the active readers may have ahead.
-    fn share_chunks(&self) -> usize {
-        let readers = u64::try_from(self.fetcher.metrics().cold_readers.get())
-            .unwrap_or(0)
-            .max(1);
-        let chunks = self.window_bytes / self.chunk_bytes;
+    /// How many readers have read lately.
+    fn active(&self) -> u64 {
+        let active = self.fetcher.budget().holds().count_active(Side::Bucket);
+        active.max(1) as u64
+    }
+
+    /// Largest chunk with which all active readers fit into the memory.
+    fn fair_bytes(&self) -> u64 {
+        self.current_bytes / self.active()
+    }
+
+    /// Plans a chunk with row `index` in it: one that is here already, else of at most `max_bytes`,
+    /// but at least one entry.
+    fn plan(&self, rows: &Rows, index: usize, max_bytes: u64) -> ChunkPlan {
+        let whole = ChunkPlan::around(rows, index, self.chunk_bytes);
+        if self.fetcher.has(&whole.id) {
+            return whole;
+        }
+        whole.part(index, max_bytes)
+    }
+
+    /// How many chunks of `chunk_bytes` each of the active readers may have ahead.
+    fn share_chunks(&self, chunk_bytes: u64) -> usize {
+        let readers = self.active();
+        let chunks = self.window_bytes / chunk_bytes.max(1);
         // One chunk each even if there are more readers than chunks: the budget refuses what is too
         // much. None if the cache is too small to keep it until it is read.
         let share = (chunks / readers).clamp(chunks.min(1), WINDOW_CHUNKS_MAX);
         usize::try_from(share).unwrap_or(0)
+    }
+}
+
+/// Part of the budget that copies of pieces may take.
+const COPIES_PART: u64 = 4;
+/// Part of the budget that is always there for the tail, and for the bucket.
+const FLOOR_PART: u64 = 8;
+
+const fn limits(options: &ReaderOptions) -> Limits {
+    let (cached_bytes, budget_bytes) = (options.cache_memory_bytes, options.budget_bytes);
+    Limits {
+        total_bytes: cached_bytes + budget_bytes - budget_bytes / COPIES_PART,
+        speculative_bytes: cached_bytes + budget_bytes / 2,
+        cached_bytes,
+        bucket_floor_bytes: cached_bytes + budget_bytes / FLOOR_PART,
+        tail_floor_bytes: budget_bytes / FLOOR_PART,
     }
 }
 

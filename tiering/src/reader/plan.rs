@@ -65,16 +65,21 @@ impl ChunkPlan {
         }
     }
 
-    /// Plans the chunk that holds `offset`, or none if the rows end before it.
-    pub(super) fn at_offset(rows: &Rows, offset: Offset, chunk_bytes: u64) -> Option<Self> {
-        rows.seek(offset)
-            .map(|index| Self::around(rows, index, chunk_bytes))
-    }
-
-    /// Plans the chunk after this one in the same rows; it may belong to the next segment.
-    pub(super) fn next(&self, rows: &Rows, chunk_bytes: u64) -> Option<Self> {
-        let index = self.rows.end;
-        (index < rows.len()).then(|| Self::around(rows, index, chunk_bytes))
+    /// Takes the part of the chunk from row `index` on, of at most `max_bytes`, but at least one
+    /// entry.
+    pub(super) fn part(mut self, index: usize, max_bytes: u64) -> Self {
+        self.entries.drain(..index - self.rows.start);
+        let mut length = 0_u32;
+        let fits = |entry: &&IndexEntry| {
+            length = length.saturating_add(entry.length);
+            length == entry.length || u64::from(length) <= max_bytes
+        };
+        let count = self.entries.iter().take_while(fits).count();
+        self.entries.truncate(count);
+        self.rows = index..index + count;
+        self.id.position = self.entries[0].position;
+        self.id.length = (self.entries.iter()).fold(0, |sum: u32, e| sum.saturating_add(e.length));
+        self
     }
 
     pub(super) fn next_offset(&self) -> Offset {

@@ -6,7 +6,7 @@ use esker_proto::{
     types::{Offset, TimestampMs, TopicPartition},
 };
 
-use super::{Inner, fetcher::Request, plan::ChunkPlan};
+use super::{Inner, fetcher::Request};
 use crate::error::Error;
 
 impl Inner {
@@ -39,7 +39,7 @@ impl Inner {
         from: &mut Offset,
     ) -> Result<Option<(Offset, TimestampMs)>, Error> {
         while let Some(index) = rows.seek_timestamp(timestamp, *from) {
-            let plan = ChunkPlan::around(rows, index, self.chunk_bytes);
+            let plan = self.plan(rows, index, 0);
             let chunk = match self.fetcher.demand(tp, &plan) {
                 Request::Ready(chunk) => chunk,
                 Request::Pending(pending) => pending.arrived().await?,

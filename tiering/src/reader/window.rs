@@ -13,6 +13,40 @@ const PACE_MAX: u64 = 3_000_000_000;
 /// Windows' worth of chunks without a wait before it shrinks.
 const CALM_WINDOWS: usize = 8;
 
+/// Chunks in a row that a reader finished undisturbed before it asks for larger ones again.
+const CALM_CHUNKS: u32 = 8;
+
+/// How large a reader's chunks are: as small as one index entry once it lost the rest of one to
+/// others that needed the memory, and larger again by and by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkSize {
+    pub(super) max_bytes: u64,
+    calm: u32,
+}
+
+impl ChunkSize {
+    pub(super) const fn new() -> Self {
+        Self {
+            max_bytes: u64::MAX,
+            calm: 0,
+        }
+    }
+
+    pub(super) const fn on_loss(&mut self) {
+        self.max_bytes = 0;
+        self.calm = 0;
+    }
+
+    /// Notes a chunk of `bytes` that was read to its end.
+    pub(super) fn on_finished(&mut self, bytes: u64) {
+        self.calm += 1;
+        if self.calm > CALM_CHUNKS {
+            self.calm = 0;
+            self.max_bytes = self.max_bytes.max(bytes).saturating_mul(2);
+        }
+    }
+}
+
 /// What happened to the chunk a reader moved on to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {

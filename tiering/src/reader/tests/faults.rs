@@ -43,8 +43,13 @@ async fn a_flipped_bit_is_an_error_that_names_the_object_and_other_offsets_stay_
         bench.log.objects.forget_gets();
 
         let mut cursor = bench.cursor(bench.log.segments[1].base_offset);
-        let before = read(&mut cursor, CHUNK).await.unwrap();
-        let error = read(&mut cursor, CHUNK).await.unwrap_err();
+        let mut before = Vec::new();
+        let error = loop {
+            match read(&mut cursor, CHUNK).await {
+                Ok(bytes) => before.extend(bytes),
+                Err(error) => break error,
+            }
+        };
         bench.settle().await;
 
         assert!(!before.is_empty());
@@ -76,6 +81,24 @@ async fn a_corrupt_chunk_is_fetched_twice_and_never_cached() {
     assert_eq!(bench.log.objects.gets().len(), 2);
     assert_eq!(bench.metric("corrupt_chunks_total"), 2);
 
+    let bytes = read(&mut bench.cursor(Offset::ZERO), CHUNK).await.unwrap();
+    assert_eq!(bytes, bench.log.expected_from(Offset::ZERO)[..bytes.len()]);
+}
+
+#[tokio::test]
+async fn damage_that_differs_each_time_is_worth_a_retry() {
+    let bench = Bench::new(Log::new(Shape::default()).await).await;
+    let key = bench.log.segment_key(0);
+    bench.log.objects.strike(key, Fault::FlipAnywhere, 4);
+
+    let error = read(&mut bench.cursor(Offset::ZERO), CHUNK)
+        .await
+        .unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(error.to_string().contains(&key.to_string()), "{error}");
+    assert_eq!(bench.log.objects.gets().len(), 4);
+
+    bench.log.objects.strike(key, Fault::FlipAnywhere, 3);
     let bytes = read(&mut bench.cursor(Offset::ZERO), CHUNK).await.unwrap();
     assert_eq!(bytes, bench.log.expected_from(Offset::ZERO)[..bytes.len()]);
 }

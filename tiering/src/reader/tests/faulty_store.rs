@@ -26,6 +26,8 @@ use crate::keys::Key;
 pub(super) enum Fault {
     /// One bit of the reply is flipped, this many bytes into the object.
     FlipAt(u64),
+    /// One bit of the reply is flipped, each time another.
+    FlipAnywhere,
     Panic,
     Hang,
     Fail,
@@ -101,7 +103,10 @@ impl FaultyStore {
         let mut faults = self.faults.lock();
         let (fault, times) = faults.get_mut(key)?;
         *times = times.checked_sub(1)?;
-        Some(*fault)
+        Some(match *fault {
+            Fault::FlipAnywhere => Fault::FlipAt(100 + *times as u64),
+            fault => fault,
+        })
     }
 
     async fn read(&self, path: &Path, options: GetOptions) -> object_store::Result<GetResult> {
@@ -116,7 +121,7 @@ impl FaultyStore {
                 });
             }
             Some(Fault::Delay(delay)) => tokio::time::sleep(delay).await,
-            Some(Fault::FlipAt(_)) | None => {}
+            Some(Fault::FlipAt(_) | Fault::FlipAnywhere) | None => {}
         }
         let mut reply = self.inner.get_opts(path, options).await?;
         if let Some(Fault::FlipAt(position)) = fault {

@@ -1,5 +1,6 @@
 //! Promises of the cold-read path, on a store that can be made to fail.
 
+mod crowd;
 mod faults;
 mod faulty_store;
 mod fixture;

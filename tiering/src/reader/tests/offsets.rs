@@ -6,10 +6,11 @@ use esker_proto::{
     types::{Offset, TimestampMs},
 };
 
-use super::fixture::{Bench, KIB, Log, Shape, read, read_all, timestamp_of};
+use super::fixture::{Bench, Fault, KIB, Log, Shape, read, read_all, timestamp_of};
 use crate::{
     env::TaskSet,
     error::{Error, ErrorKind},
+    keys::{Key, PageName},
     reader::{Read, Reader, ReaderOptions},
     store::Store,
 };
@@ -156,6 +157,56 @@ async fn a_log_whose_index_is_in_pages_reads_like_any_other() {
         bench.metric("page_misses_total"),
         bench.log.manifest.pages().len() as u64
     );
+}
+
+/// Two segments' rows in the head, the others in a page.
+async fn paged() -> Bench {
+    let shape = Shape {
+        segments: 1100,
+        entries: 2,
+        batches: 1,
+        records: 1,
+        value_bytes: 10,
+        chunk_bytes: 4 * KIB,
+    };
+    Bench::new(Log::new(shape).await).await
+}
+
+fn page_key(bench: &Bench) -> Key {
+    Key::Page(bench.log.tp, PageName::from(&bench.log.manifest.pages()[0]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_page_is_not_fetched_again_for_a_while() {
+    let bench = paged().await;
+    let key = page_key(&bench);
+    bench
+        .log
+        .objects
+        .strike(key, Fault::FlipAt(100), usize::MAX);
+
+    for _ in 0..10 {
+        let error = read(&mut bench.cursor(Offset::ZERO), ANY)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(&key.to_string()), "{error}");
+    }
+    assert_eq!(bench.log.objects.gets().len(), 2, "and once to be sure");
+
+    // An operator repairs it.
+    bench.log.objects.strike(key, Fault::FlipAt(100), 0);
+    tokio::time::advance(std::time::Duration::from_secs(600)).await;
+    assert!(read(&mut bench.cursor(Offset::ZERO), ANY).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_page_damaged_on_its_way_is_fetched_again() {
+    let bench = paged().await;
+    let key = page_key(&bench);
+    bench.log.objects.strike(key, Fault::FlipAnywhere, 3);
+
+    assert!(read(&mut bench.cursor(Offset::ZERO), ANY).await.is_ok());
 }
 
 #[tokio::test]

@@ -182,11 +182,11 @@ async fn active_readers_share_the_window_evenly_and_none_is_left_without() {
         let mut cursor = bench.cursor(Offset::new(index));
         read(&mut cursor, 1).await.unwrap();
         cursors.push(cursor);
-        shares.push(bench.reader.0.share_chunks());
+        shares.push(bench.reader.0.share_chunks(8 * KIB));
     }
 
     // Half of 256 KiB in chunks of 8 KiB.
     assert_eq!((shares[0], shares[1], shares[3], shares[19]), (16, 8, 4, 1));
     drop(cursors);
-    assert_eq!(bench.reader.0.share_chunks(), 16);
+    assert_eq!(bench.reader.0.share_chunks(8 * KIB), 16);
 }
