@@ -7,13 +7,18 @@ use esker_proto::{
         list_offsets_request::Position,
     },
 };
+use futures::{StreamExt, stream};
 use tonic::Status;
 
 use super::status::{partition_detail, refusal, status};
 use crate::{
     partition::{PartitionError, PartitionHandle},
+    registry::Topic,
     shared::Shared,
 };
+
+/// Partitions of one request that are searched at a time.
+const PARTITIONS_AT_A_TIME: usize = 16;
 
 pub(super) async fn serve(
     shared: &Shared,
@@ -30,22 +35,30 @@ pub(super) async fn serve(
         true => (0..topic.partition_count()).collect(),
         false => request.partitions,
     };
-    let mut offsets = Vec::with_capacity(partitions.len());
-    for number in partitions {
-        let found = match topic.partition(PartitionId::new(number)) {
-            Some(partition) => find(shared, &partition, position).await,
-            None => {
-                let text = format!("no such partition. partition=`{number}`");
-                offsets.push(failed(number, refusal(ErrorKind::UnknownPartition, text)));
-                continue;
-            }
-        };
-        offsets.push(match found {
-            Ok(found) => located(number, found),
-            Err(error) => failed(number, partition_detail(&error)),
-        });
+    let topic = &topic;
+    let found = partitions
+        .into_iter()
+        .map(|number| async move { offset_of(shared, topic, number, position).await });
+    let offsets = stream::iter(found).buffered(PARTITIONS_AT_A_TIME);
+    Ok(ListOffsetsResponse {
+        offsets: offsets.collect().await,
+    })
+}
+
+async fn offset_of(
+    shared: &Shared,
+    topic: &Topic,
+    number: u32,
+    position: Position,
+) -> PartitionOffset {
+    let Some(partition) = topic.partition(PartitionId::new(number)) else {
+        let text = format!("no such partition. partition=`{number}`");
+        return failed(number, refusal(ErrorKind::UnknownPartition, text));
+    };
+    match find(shared, &partition, position).await {
+        Ok(found) => located(number, found),
+        Err(error) => failed(number, partition_detail(&error)),
     }
-    Ok(ListOffsetsResponse { offsets })
 }
 
 type Found = Option<(Offset, Option<TimestampMs>)>;
