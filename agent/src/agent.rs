@@ -190,7 +190,7 @@ impl Agent {
             timed.lap("wait in vain until drain-timeout");
             false
         });
-        let unuploaded_bytes = self.shared.limits.unuploaded_bytes();
+        let unuploaded_bytes = self.shared.registry.unuploaded_bytes();
         self.end(&mut timed).await;
         DrainReport {
             is_complete,

@@ -9,7 +9,7 @@
 //! | `esker_agent_produce_duplicates_total` | counter | | batches that were in the log already |
 //! | `esker_agent_produce_refused_total` | counter | | batches refused, for any reason |
 //! | `esker_agent_fetched_bytes_total` | counter | `source` | bytes sent to consumers from `tail` or `bucket` |
-//! | `esker_agent_unuploaded_bytes` | gauge | | local bytes that are not in the bucket: the bytes at risk with one replica |
+//! | `esker_agent_unuploaded_bytes` | gauge | | local bytes that are not in the bucket: the bytes at risk with one replica; without those of partitions that are offline |
 //! | `esker_agent_disk_free_bytes` | gauge | | free on the data volume |
 //! | `esker_agent_retention_clock_lag_seconds` | gauge | | how far the time of retention is behind the later of this machine's clock and the store's; above 300 a clock jumped, or the two disagree |
 //! | `esker_agent_produce_memory_bytes` | gauge | | batches received and not yet acknowledged |

@@ -74,6 +74,16 @@ impl Registry {
         topic.map_or_else(|| topic_id.to_string(), |topic| topic.name.to_string())
     }
 
+    /// Returns the local bytes of all partitions that are not in the bucket, of those that are offline
+    /// as well.
+    pub(crate) fn unuploaded_bytes(&self) -> u64 {
+        let topics = self.topics();
+        let partitions = topics.iter().flat_map(|topic| topic.partitions());
+        partitions
+            .map(|partition| partition.view().unuploaded_bytes)
+            .sum()
+    }
+
     /// Makes a topic known.
     pub(crate) fn insert(&self, topic: Arc<Topic>) {
         self.topics.write().insert(topic.name.clone(), topic);

@@ -28,7 +28,7 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system failed. Never tried again: the log is offline for good.
-    #[error("{action} failed. path=`{}`", path.display())]
+    #[error("{action} failed: {source}. path=`{}`", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
@@ -79,10 +79,12 @@ pub enum Error {
         floor: Offset,
     },
     /// A file is damaged in a way that no crash explains.
-    #[error("segment is corrupt: {damage}. path=`{}`, position=`{position}`", path.display())]
+    #[error("segment is corrupt: {damage}. path=`{}`, offset=`{offset}`, position=`{position}`", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
+        /// The offset that the batch there must have.
+        offset: Offset,
         /// Where the first bad byte may be.
         position: Position,
         /// What is wrong.
@@ -140,6 +142,16 @@ pub enum Damage {
     Epoch {
         /// The batch's.
         got: LeaderEpoch,
+    },
+    /// A batch claims records above the end of the log.
+    #[error(
+        "batch reaches above the end of the log, log_end_offset=`{log_end_offset}`, got=`{got}`"
+    )]
+    Beyond {
+        /// Where the log ends.
+        log_end_offset: Offset,
+        /// Where the batch claims to end.
+        got: Offset,
     },
     /// The file does not have the length it was sealed or flushed with.
     #[error("file has another length than was written, expected=`{expected}`, got=`{got}`")]

@@ -213,6 +213,7 @@ impl LocalLog {
         self.epochs
             .push(leader_epoch, self.log_end_offset)
             .map_err(stale)?;
+        self.segments.set_epochs(self.epochs.clone());
         let frame = epochs_frame(&self.epochs);
         let path = epochs_path(&self.dir);
         self.pool.push(&self.queue, Op::Checkpoint { path, frame })
@@ -314,6 +315,7 @@ impl LocalLog {
         let queue = self.queue.clone();
         let mut writer = queue.quiesce()?;
         self.epochs.truncate_from(offset);
+        self.segments.set_epochs(self.epochs.clone());
         match self.cut_files(offset) {
             Ok(None) => {}
             Ok(Some(opened)) => self.install(opened, &mut writer),

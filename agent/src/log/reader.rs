@@ -38,10 +38,18 @@ struct Found {
 
 /// What a read is after.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct Wanted<'a> {
     offset: Offset,
     max_bytes: usize,
     below: Offset,
+    list: &'a List,
+}
+
+/// Where a batch must begin.
+#[derive(Clone, Copy)]
+struct At {
+    position: u64,
+    offset: Offset,
 }
 
 impl LogReader {
@@ -71,8 +79,9 @@ impl LogReader {
     /// `below`: at most `max_bytes` of them, but one in any case. Empty if `offset` is at or above
     /// `below` or the flushed end.
     ///
-    /// Headers are parsed, checksums are left to whoever uses the records. Blocks for a `pread` of
-    /// about `max_bytes`.
+    /// Headers are parsed, and each batch must have the offset and the leader epoch of its place,
+    /// which its checksum does not cover. Checksums are left to the user of the records. Blocks for a
+    /// `pread` of about `max_bytes`.
     ///
     /// # Errors
     ///
@@ -92,13 +101,14 @@ impl LogReader {
         let Some(segment) = list.segment_of(offset).filter(|_| offset < below) else {
             return Ok(Bytes::new());
         };
-        let position = self.position_of(segment, offset);
+        let at = self.begin_at(segment, offset);
         let wanted = Wanted {
             offset,
             max_bytes,
             below,
+            list: &list,
         };
-        let (bytes, next) = read_segment(segment, position, wanted)?;
+        let (bytes, next) = read_segment(segment, at, wanted)?;
         self.place = Some(next);
         Ok(bytes)
     }
@@ -123,34 +133,78 @@ impl LogReader {
             let Some(run) = segment.run_since(timestamp) else {
                 continue;
             };
-            if let Some(found) = scan_since(segment, run, timestamp, below)? {
+            if let Some(found) = scan_since(&list, segment, run, (timestamp, below))? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    fn position_of(&self, segment: &Arc<Segment>, offset: Offset) -> u64 {
+    /// Checks whole batches from the one that holds `offset` on, up to `below`, with their checksums:
+    /// names what does not hold. Blocks for a `pread` of all of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogReader::read`].
+    pub fn check(&self, mut offset: Offset, below: Offset) -> Result<(), Error> {
+        let mut reader = self.clone();
+        loop {
+            // One batch at a time: the place of a bad one is where it begins.
+            let bytes = reader.read(offset, 0, below)?;
+            let Some(place) = reader.place.as_ref().filter(|_| !bytes.is_empty()) else {
+                return Ok(());
+            };
+            let at = At {
+                position: place.position - bytes.len() as u64,
+                offset,
+            };
+            let bad = |fault| damaged(&place.segment, at, Damage::Batch(fault));
+            let batch = RecordBatch::validate(bytes).map_err(bad)?;
+            offset = batch.header().next_offset();
+        }
+    }
+
+    /// Returns where damage that a read met begins: a batch with a wrong length shows only by what
+    /// seems to follow it. Blocks for a `pread` of a few batches.
+    #[must_use]
+    pub fn locate(&self, met: Error) -> Error {
+        let Error::Corrupt { offset, .. } = met else {
+            return met;
+        };
+        let before = Offset::new(offset.get().saturating_sub(1));
+        let list = self.segments.list();
+        let run = list
+            .segment_of(before)
+            .map(|segment| segment.run_of(before));
+        match run.map(|(_, base_offset)| self.check(base_offset, offset)) {
+            Some(Err(first @ Error::Corrupt { .. })) => first,
+            _ => met,
+        }
+    }
+
+    fn begin_at(&self, segment: &Arc<Segment>, offset: Offset) -> At {
         let place = self.place.as_ref();
         let is_there =
             |place: &&Place| place.offset == offset && Arc::ptr_eq(&place.segment, segment);
-        place
+        let (position, offset) = place
             .filter(is_there)
-            .map_or_else(|| segment.run_of(offset).get(), |place| place.position)
+            .map_or_else(|| segment.run_of(offset), |place| (place.position, offset));
+        At { position, offset }
     }
 }
 
-/// Reads whole batches of one segment; `position` is that of a batch at or before the one wanted.
+/// Reads whole batches of one segment; `at` is that of a batch at or before the one wanted.
 fn read_segment(
     segment: &Arc<Segment>,
-    mut position: u64,
-    wanted: Wanted,
+    mut at: At,
+    wanted: Wanted<'_>,
 ) -> Result<(Bytes, Place), Error> {
     let file = segment
         .file()
-        .ok_or_else(|| damaged(segment, 0, truncated(0)))?;
+        .ok_or_else(|| damaged(segment, at, truncated(0)))?;
     let mut length = wanted.max_bytes.max(HEADER_BYTES);
     loop {
+        let position = at.position;
         let readable = segment.readable_bytes().saturating_sub(position);
         let length_here = length.min(usize::try_from(readable).unwrap_or(usize::MAX));
         let mut bytes = Vec::new();
@@ -161,7 +215,8 @@ fn read_segment(
         } else {
             readable
         };
-        match find(&bytes, wanted).map_err(|(at, fault)| damaged(segment, position + at, fault))? {
+        let found = find(&bytes, at, wanted);
+        match found.map_err(|(at, damage)| damaged(segment, at, damage))? {
             Ok(found) => {
                 let next = Place {
                     segment: segment.clone(),
@@ -171,62 +226,84 @@ fn read_segment(
                 return Ok((slice(bytes, &found), next));
             }
             // The batch wanted is not, or not as a whole, in what was read.
-            Err(missing) if missing.bytes as u64 > readable.saturating_sub(missing.skipped) => {
-                let at = position + missing.skipped;
-                return Err(damaged(segment, at, truncated(missing.bytes)));
+            Err(missing)
+                if missing.bytes as u64
+                    > readable.saturating_sub(missing.at.position - position) =>
+            {
+                return Err(damaged(segment, missing.at, truncated(missing.bytes)));
             }
             Err(missing) => {
-                position += missing.skipped;
+                at = missing.at;
                 length = wanted.max_bytes.max(missing.bytes);
             }
         }
     }
 }
 
-/// How to go on when the batch wanted was not found: skip so many bytes and read at least so many.
+/// How to go on when the batch wanted was not found: read at least so many bytes from there.
 struct Missing {
-    skipped: u64,
+    at: At,
     bytes: usize,
 }
 
-/// Steps over headers; `Err` is a bad header and its position.
-fn find(bytes: &[u8], wanted: Wanted) -> Result<Result<Found, Missing>, (u64, BatchError)> {
+/// Reads a header, and checks it against its place.
+fn parse_at(bytes: &[u8], expected: Offset, list: &List) -> Result<BatchHeader, Damage> {
+    let batch = BatchHeader::parse(bytes).map_err(Damage::Batch)?;
+    if batch.base_offset != expected {
+        let got = batch.base_offset;
+        return Err(Damage::Offset { expected, got });
+    }
+    match list.epochs.epoch_at(expected) {
+        Some(known) if known != batch.leader_epoch => Err(Damage::Epoch {
+            got: batch.leader_epoch,
+        }),
+        _ => Ok(batch),
+    }
+}
+
+/// Steps over headers from `place` on; `Err` is what is bad and where. What follows the batches found
+/// is left to the next read, whole or not.
+fn find(
+    bytes: &[u8],
+    place: At,
+    wanted: Wanted<'_>,
+) -> Result<Result<Found, Missing>, (At, Damage)> {
     let mut found: Option<Found> = None;
-    let mut at = 0;
-    loop {
+    let (mut at, mut expected) = (0, place.offset);
+    let here = |at: usize, offset| At {
+        position: place.position + at as u64,
+        offset,
+    };
+    // Above the bound nothing is parsed: it may carry an epoch that began since.
+    while found.is_none() || expected < wanted.below {
         let rest = &bytes[at..];
-        let batch = match rest.len() {
-            0..HEADER_BYTES => None,
-            _ => Some(BatchHeader::parse(rest).map_err(|fault| (at as u64, fault))?),
+        let batch = match (rest.len(), parse_at(rest, expected, wanted.list)) {
+            (0..HEADER_BYTES, _) => None,
+            (_, Ok(batch)) => Some(batch),
+            (_, Err(_)) if found.is_some() => break,
+            (_, Err(damage)) => return Err((here(at, expected), damage)),
         };
         let size_bytes = batch.map_or(HEADER_BYTES, |batch| batch.size_bytes as usize);
         let whole = batch.filter(|_| size_bytes <= rest.len());
         let Some(batch) = whole else {
             let missing = Missing {
-                skipped: at as u64,
+                at: here(at, expected),
                 bytes: size_bytes,
             };
             return Ok(found.ok_or(missing));
         };
-        let next_offset = batch.next_offset();
-        let end = at + size_bytes;
+        let (next_offset, end) = (batch.next_offset(), at + size_bytes);
         if next_offset > wanted.offset {
             let start = found.as_ref().map_or(at, |found| found.start);
-            let is_first = found.is_none();
             let is_beyond = next_offset > wanted.below || end - start > wanted.max_bytes;
-            if is_beyond && !is_first {
-                return Ok(found.ok_or(Missing {
-                    skipped: 0,
-                    bytes: 0,
-                }));
+            if is_beyond && found.is_some() {
+                break;
             }
             if next_offset > wanted.below {
-                // Nothing whole lies below the bound: the caller waits for the rest of the batch.
-                return Ok(Ok(Found {
-                    start: at,
-                    end: at,
-                    next_offset: wanted.offset,
-                }));
+                let nothing = nothing_whole(at, next_offset, wanted);
+                return nothing
+                    .map_err(|damage| (here(at, expected), damage))
+                    .map(Ok);
             }
             found = Some(Found {
                 start,
@@ -234,37 +311,62 @@ fn find(bytes: &[u8], wanted: Wanted) -> Result<Result<Found, Missing>, (u64, Ba
                 next_offset,
             });
         }
-        at = end;
+        (expected, at) = (next_offset, end);
     }
+    Ok(found.ok_or_else(|| Missing {
+        at: here(at, expected),
+        bytes: HEADER_BYTES,
+    }))
+}
+
+/// Nothing whole lies below the bound: the caller waits for the rest of the batch.
+fn nothing_whole(at: usize, got: Offset, wanted: Wanted<'_>) -> Result<Found, Damage> {
+    let log_end_offset = wanted.list.flushed_offset;
+    if got > log_end_offset {
+        // What is flushed is whole batches, so nobody wrote this one.
+        return Err(Damage::Beyond {
+            log_end_offset,
+            got,
+        });
+    }
+    Ok(Found {
+        start: at,
+        end: at,
+        next_offset: wanted.offset,
+    })
 }
 
 /// Returns the first record of `timestamp` or later from a run on to the end of its segment.
 fn scan_since(
+    list: &List,
     segment: &Arc<Segment>,
     run: Run,
-    timestamp: TimestampMs,
-    below: Offset,
+    (timestamp, below): (TimestampMs, Offset),
 ) -> Result<Option<(Offset, TimestampMs)>, Error> {
-    let max_bytes = usize::try_from(RUN_BYTES).unwrap_or(usize::MAX);
-    let (mut offset, mut position) = (run.base_offset, run.position);
-    while offset < below.min(segment.next_offset()) {
-        let (bytes, next) = read_segment(
-            segment,
-            position,
-            Wanted {
-                offset,
-                max_bytes,
-                below,
-            },
-        )?;
+    let mut at = At {
+        position: run.position,
+        offset: run.base_offset,
+    };
+    while at.offset < below.min(segment.next_offset()) {
+        let wanted = Wanted {
+            offset: at.offset,
+            max_bytes: usize::try_from(RUN_BYTES).unwrap_or(usize::MAX),
+            below,
+            list,
+        };
+        let (bytes, next) = read_segment(segment, at, wanted)?;
         if bytes.is_empty() {
             break;
         }
         let found = first_since(bytes, timestamp);
-        if let Some(found) = found.map_err(|fault| damaged(segment, position, fault))? {
+        let bad = |fault| damaged(segment, at, Damage::Batch(fault));
+        if let Some(found) = found.map_err(bad)? {
             return Ok(Some(found));
         }
-        (offset, position) = (next.offset, next.position);
+        at = At {
+            position: next.position,
+            offset: next.offset,
+        };
     }
     Ok(None)
 }
@@ -315,17 +417,18 @@ fn out_of_range(list: &List, offset: Offset) -> Error {
     }
 }
 
-fn truncated(expected_bytes: usize) -> BatchError {
-    BatchError::Truncated {
+fn truncated(expected_bytes: usize) -> Damage {
+    Damage::Batch(BatchError::Truncated {
         bytes: 0,
         expected_bytes,
-    }
+    })
 }
 
-fn damaged(segment: &Segment, position: u64, fault: BatchError) -> Error {
+fn damaged(segment: &Segment, at: At, damage: Damage) -> Error {
     Error::Corrupt {
         path: segment.path.clone(),
-        position: Position::new(position),
-        damage: Damage::Batch(fault),
+        offset: at.offset,
+        position: Position::new(at.position),
+        damage,
     }
 }

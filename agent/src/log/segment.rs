@@ -8,10 +8,10 @@ use std::{
     },
 };
 
-use esker_index::IndexEntry;
+use esker_index::{EpochHistory, IndexEntry};
 use esker_proto::{
     batch::BatchHeader,
-    types::{Offset, Position, TimestampMs},
+    types::{Offset, TimestampMs},
 };
 use parking_lot::RwLock;
 
@@ -115,12 +115,12 @@ impl Segment {
         self.index.write().push(batch);
     }
 
-    /// Returns where to begin reading to find `offset`.
-    pub(super) fn run_of(&self, offset: Offset) -> Position {
+    /// Returns where to begin reading to find `offset`: a position, and the offset of its batch.
+    pub(super) fn run_of(&self, offset: Offset) -> (u64, Offset) {
         let index = self.index.read();
         let after = index.runs.partition_point(|run| run.base_offset <= offset);
-        let run = after.checked_sub(1).map(|run| index.runs[run].position);
-        Position::new(run.unwrap_or(0))
+        let run = after.checked_sub(1).map(|run| index.runs[run]);
+        run.map_or((0, self.base_offset), |run| (run.position, run.base_offset))
     }
 
     /// Returns the first run that may hold a record of `timestamp` or later.
@@ -166,6 +166,8 @@ pub(super) struct List {
     pub(super) start_offset: Offset,
     /// Offset after the last flushed record.
     pub(super) flushed_offset: Offset,
+    /// The leader epochs of all its batches.
+    pub(super) epochs: Arc<EpochHistory>,
 }
 
 impl Segments {
@@ -190,6 +192,10 @@ impl Segments {
         let mut list = self.0.write();
         Arc::make_mut(&mut list.segments).retain(|segment| segment.base_offset >= start_offset);
         list.start_offset = start_offset;
+    }
+
+    pub(super) fn set_epochs(&self, epochs: EpochHistory) {
+        self.0.write().epochs = Arc::new(epochs);
     }
 
     pub(super) fn flushed_offset(&self) -> Offset {

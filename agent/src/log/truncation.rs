@@ -75,7 +75,7 @@ fn cut_segment(segment: &Segment, offset: Offset) -> Result<(), Error> {
     let Some(file) = segment.file() else {
         return Ok(());
     };
-    let start = segment.run_of(offset).get();
+    let (start, _) = segment.run_of(offset);
     let length = usize::try_from(segment.size_bytes() - start).unwrap_or(usize::MAX);
     let mut bytes = Vec::new();
     file.read_at(&mut bytes, length, start)
@@ -85,6 +85,7 @@ fn cut_segment(segment: &Segment, offset: Offset) -> Result<(), Error> {
     while let Some(batch) = headers.next() {
         let batch = batch.map_err(|fault| Error::Corrupt {
             path: segment.path.clone(),
+            offset,
             position: Position::new(position),
             damage: Damage::Batch(fault),
         })?;

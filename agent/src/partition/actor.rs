@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     archiver::Sealed,
     engine::{Event, LeaderEngine},
-    error::PartitionError,
+    error::{Damaged, PartitionError},
     intake::Intake,
     message::{Append, Appended, Message, Reply},
     settings::PartitionSettings,
@@ -79,7 +79,7 @@ pub(super) struct Actor {
     engine: LeaderEngine<Waiting>,
     intake: Intake,
     tier_waiters: Vec<TierWaiter>,
-    /// This partition's part of the agent's un-uploaded bytes.
+    /// This partition's part of the agent's un-uploaded bytes: none while it is offline.
     unuploaded_bytes: u64,
     links: Links,
 }
@@ -149,6 +149,7 @@ impl Actor {
                 self.abandon();
                 self.publish_view();
             }
+            Message::Damaged(source) => self.on_damage(source),
             // The age at which the active segment is sealed is read afresh in each turn.
             Message::SettingsChanged => self.on_tiered(),
             // Whoever asked may have lost patience.
@@ -277,6 +278,22 @@ impl Actor {
         self.publish_view();
     }
 
+    /// The bytes that are damaged may be nowhere else, so nothing is sealed or uploaded any more, and
+    /// what is on disk is kept as it is.
+    fn on_damage(&mut self, source: Arc<log::Error>) {
+        if self.intake.is_offline() {
+            return;
+        }
+        let damaged = Damaged {
+            at: self.at,
+            source,
+        };
+        tracing::error!(partition = %self.at, error = %damaged, "partition is offline; the others are served");
+        self.intake = Intake::Damaged(Arc::new(damaged));
+        self.abandon();
+        self.publish_view();
+    }
+
     fn acknowledge(&mut self) {
         while let Some(Waiting { appended, reply }) = self.engine.due() {
             reply.send(Ok(appended));
@@ -391,10 +408,15 @@ impl Actor {
     fn publish_view(&mut self) {
         let tiered_offset = self.links.manifest.borrow().tiered_offset();
         let unuploaded_bytes = self.log.bytes_from(tiered_offset);
+        // What cannot be uploaded before somebody repairs it must not hold back other topics.
+        let counted = match self.intake.is_offline() {
+            true => 0,
+            false => unuploaded_bytes,
+        };
         self.links
             .limits
-            .replace_unuploaded(self.unuploaded_bytes, unuploaded_bytes);
-        self.unuploaded_bytes = unuploaded_bytes;
+            .replace_unuploaded(self.unuploaded_bytes, counted);
+        self.unuploaded_bytes = counted;
         self.links.view.send_replace(View {
             high_watermark: self.engine.high_watermark(),
             log_end_offset: self.log.log_end_offset(),

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     clocks::{Clocks, RetentionClock},
-    log::SealedSegment,
+    log::{self, SealedSegment},
     registry::Registry,
 };
 
@@ -158,6 +158,7 @@ impl Archiver {
         match result {
             Ok(()) => uploads.succeeded(),
             Err(error) if error.kind() == ErrorKind::Fenced => return Err(Arc::new(error)),
+            Err(error) if self.is_local_damage(&error).await => uploads.done(),
             Err(error) => {
                 let wait = uploads.failed(&error, self.sealed.borrow().is_awaited);
                 self.note_failure(&error, uploads.attempts(), wait);
@@ -299,6 +300,29 @@ impl Archiver {
             cancel.run_until_cancelled(self.trims.recv()).await
         {
             let _ = done.send(Err(PartitionError::Fenced));
+        }
+    }
+
+    /// Whether an upload failed because a local segment is damaged, and not the bucket: then the actor
+    /// takes the partition offline, and trying again is of no use.
+    async fn is_local_damage(&self, error: &Error) -> bool {
+        if !matches!(error, Error::Corrupt { .. } | Error::LocalFile { .. }) {
+            return false;
+        }
+        // What the bucket has may be gone from the disk.
+        let tiered_offset = self.manifest.borrow().tiered_offset();
+        let mut segments = self.sealed.borrow().segments.clone();
+        segments.retain(|segment| segment.next_offset > tiered_offset);
+        let check = move || segments.iter().find_map(|segment| segment.check().err());
+        let checked = self.context.deps.tasks.spawn_blocking(check).await;
+        let is_damage =
+            |error: &log::Error| error.kind() == log::ErrorKind::Corrupt || error.is_of_one_file();
+        match checked.ok().flatten().filter(is_damage) {
+            Some(damage) => {
+                let damaged = Message::Damaged(Arc::new(damage));
+                self.actor.send(damaged).await.is_ok()
+            }
+            None => false,
         }
     }
 

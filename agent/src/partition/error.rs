@@ -5,11 +5,29 @@ use std::sync::Arc;
 use esker_index::producers::ProducerError;
 use esker_proto::{
     batch::BatchError,
-    types::{Offset, TimestampMs},
+    types::{Offset, TimestampMs, TopicPartition},
     v1::ErrorKind,
 };
 
 use super::open::OpenError;
+
+/// What is damaged in a partition's local log, and what to do about it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{source}; {}", repair(*at))]
+pub struct Damaged {
+    /// Which partition.
+    pub at: TopicPartition,
+    /// What is wrong, and where.
+    pub source: Arc<crate::log::Error>,
+}
+
+/// Says how an operator repairs a local log.
+pub(super) fn repair(at: TopicPartition) -> String {
+    format!(
+        "restore the file, or stop the agent and run `esker-agent log repair --partition {at}`; \
+         see docs/damage.md"
+    )
+}
 
 /// Why a partition refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -37,6 +55,9 @@ pub enum PartitionError {
     /// The local disk failed: what was in flight may or may not be there after a restart.
     #[error("partition is offline after a storage failure: {0}")]
     Storage(Arc<str>),
+    /// The local log turned out to be damaged while the agent served. Nothing of it is changed.
+    #[error("partition is offline, its local log is damaged: {0}")]
+    Damaged(Arc<Damaged>),
     /// The partition was damaged when the agent started. Nothing of it was changed.
     #[error("partition is offline since the agent started: {0}")]
     Unopened(Arc<OpenError>),
@@ -89,6 +110,10 @@ impl PartitionError {
             Self::Producer(ProducerError::Fenced { .. }) => ErrorKind::ProducerFenced,
             Self::Producer(_) => ErrorKind::OutOfOrderSequence,
             Self::Throttled { .. } => ErrorKind::Throttled,
+            Self::Damaged(_) => ErrorKind::CorruptData,
+            Self::Log(error) if error.kind() == crate::log::ErrorKind::Corrupt => {
+                ErrorKind::CorruptData
+            }
             Self::Storage(_) | Self::Log(_) => ErrorKind::Storage,
             Self::Unopened(error) if error.is_corrupt() => ErrorKind::CorruptData,
             Self::Unopened(_) => ErrorKind::Storage,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::PartitionError;
+use super::error::{Damaged, PartitionError};
 
 /// The state of a partition's intake.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub(super) enum Intake {
     Closed,
     /// The disk failed.
     Offline(Arc<str>),
+    /// The local log is damaged.
+    Damaged(Arc<Damaged>),
     /// Another agent leads.
     Fenced,
 }
@@ -30,7 +32,7 @@ impl Intake {
         match self {
             Self::Open => Ok(()),
             Self::Closed => Err(PartitionError::ShuttingDown),
-            Self::Offline(_) | Self::Fenced => self.check_writable(),
+            Self::Offline(_) | Self::Damaged(_) | Self::Fenced => self.check_writable(),
         }
     }
 
@@ -39,6 +41,7 @@ impl Intake {
         match self {
             Self::Open | Self::Closed => Ok(()),
             Self::Offline(reason) => Err(PartitionError::Storage(Arc::clone(reason))),
+            Self::Damaged(damaged) => Err(PartitionError::Damaged(Arc::clone(damaged))),
             Self::Fenced => Err(PartitionError::Fenced),
         }
     }
@@ -47,11 +50,17 @@ impl Intake {
     pub(super) fn unknown_outcome(&self) -> PartitionError {
         match self {
             Self::Offline(reason) => PartitionError::Storage(Arc::clone(reason)),
+            Self::Damaged(damaged) => PartitionError::Storage(damaged.to_string().into()),
             Self::Fenced => PartitionError::FencedInFlight,
             Self::Open | Self::Closed => {
                 PartitionError::TimedOut("the flush before the agent ended")
             }
         }
+    }
+
+    /// Whether nothing of the log can be sealed and uploaded any more.
+    pub(super) const fn is_offline(&self) -> bool {
+        matches!(self, Self::Offline(_) | Self::Damaged(_))
     }
 
     /// Why no batches are taken, for people.
@@ -60,6 +69,7 @@ impl Intake {
             Self::Open => None,
             Self::Closed => Some("shutting down".into()),
             Self::Offline(reason) => Some(Arc::clone(reason)),
+            Self::Damaged(damaged) => Some(damaged.to_string().into()),
             Self::Fenced => Some("fenced by a newer leader".into()),
         }
     }

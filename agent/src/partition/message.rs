@@ -1,10 +1,13 @@
 //! What a partition's task is sent, and how it answers producers.
 
+use std::sync::Arc;
+
 use esker_proto::{batch::RecordBatch, types::Offset, v1::ErrorDetail};
 use tokio::sync::{mpsc::OwnedPermit, oneshot};
 
 use super::{engine::Acks, error::PartitionError};
 use crate::{
+    log,
     memory::MemoryPermit,
     service::{abandoned, produce_detail},
 };
@@ -25,6 +28,8 @@ pub(crate) enum Message {
     },
     /// A newer leader epoch was seen.
     Fence,
+    /// The local log was found damaged.
+    Damaged(Arc<log::Error>),
     /// Look at the settings again.
     SettingsChanged,
     /// Say that the task is alive.

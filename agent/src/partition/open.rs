@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     actor::{Actor, Links},
     archiver::{Archiver, ArchiverContext, Sealed},
+    error::repair,
     handle::PartitionHandle,
     offline::{SetAside, set_aside},
     settings::PartitionSettings,
@@ -79,7 +80,7 @@ pub enum OpenError {
         source: esker_tiering::Error,
     },
     /// Its local log cannot be recovered.
-    #[error("local log cannot be opened. partition=`{at}`: {source}{}", said_by_system(.source))]
+    #[error("local log cannot be opened. partition=`{at}`: {source}{}", advice(*at, .source))]
     Log {
         /// Which.
         at: TopicPartition,
@@ -127,13 +128,14 @@ impl OpenError {
     }
 }
 
-/// Returns what the system said, where the error's own text leaves it to its cause.
-fn said_by_system(error: &log::Error) -> String {
-    let source = std::error::Error::source(error);
-    let said = source.map_or_else(String::new, |source| format!(": {source}"));
+/// Says what to do about a log that cannot be opened.
+fn advice(at: TopicPartition, error: &log::Error) -> String {
+    if error.kind() == log::ErrorKind::Corrupt {
+        return format!("; {}", repair(at));
+    }
     match error.is_disk_full() {
-        true => said + "; free some space on the disk of the data directory, or enlarge it",
-        false => said,
+        true => "; free some space on the disk of the data directory, or enlarge it".to_owned(),
+        false => String::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use esker_proto::{
 use esker_tiering::reader::{Cursor, Read, Reader};
 use tokio::{sync::watch, time::Instant};
 
-use super::{error::PartitionError, handle::PartitionHandle, view::View};
+use super::{error::PartitionError, handle::PartitionHandle, message::Message, view::View};
 use crate::log::{self, LogReader};
 
 /// So close to the high watermark a read is done in place: it comes from the page cache, and handing
@@ -74,6 +74,15 @@ fn place(offset: Offset, view: &View, manifest: &Manifest) -> Place {
     }
 }
 
+/// What one step of a read came to.
+enum Step {
+    Read(Chunk),
+    /// What was there has moved meanwhile: look again.
+    Moved,
+    /// Nothing to read yet.
+    Wait,
+}
+
 /// One reader of one partition, and how far it has come.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -130,23 +139,34 @@ impl Session {
             if let Some(error) = self.partition.unopened_at(self.offset, place, &manifest) {
                 return Err(error);
             }
-            let chunk = match place {
+            let step = match place {
                 Place::OutOfRange => return Err(self.out_of_range(&view, &manifest)),
-                Place::Tail => self.read_tail(&view, max_bytes).await?,
+                Place::Tail => self.read_tail(&view, &manifest, max_bytes).await?,
                 Place::Bucket => self.read_bucket(max_bytes).await?,
-                Place::Ahead => {
-                    match tokio::time::timeout_at(deadline, self.view.changed()).await {
-                        Ok(Ok(())) => continue,
-                        Ok(Err(_)) => return Err(PartitionError::ShuttingDown),
-                        Err(_) => return Ok(None),
-                    }
-                }
+                Place::Ahead => Step::Wait,
             };
-            if let Some(chunk) = chunk {
-                self.offset = chunk.next_offset;
-                return Ok(Some(chunk));
+            match step {
+                Step::Read(chunk) => {
+                    self.offset = chunk.next_offset;
+                    return Ok(Some(chunk));
+                }
+                Step::Moved => tokio::task::yield_now().await,
+                Step::Wait => match tokio::time::timeout_at(deadline, self.view.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Err(PartitionError::ShuttingDown),
+                    Err(_) => return Ok(None),
+                },
             }
         }
+    }
+
+    /// Says what is wrong with batches of the tail that were read from `offset` on and cannot be
+    /// decoded, and takes the partition offline if it is on the disk.
+    pub(crate) async fn examine(&self, offset: Offset) -> Option<PartitionError> {
+        let (tail, below) = (self.tail.clone(), self.offset);
+        let check = move || tail.check(offset, below);
+        let error = tokio::task::spawn_blocking(check).await.ok()?.err()?;
+        Some(self.partition.failed_read(error).await)
     }
 
     fn out_of_range(&self, view: &View, manifest: &Manifest) -> PartitionError {
@@ -157,12 +177,13 @@ impl Session {
         }
     }
 
-    /// Reads the local log; `None` if what was there is in the bucket only since the view was taken.
+    /// Reads the local log. What is damaged there is read from the bucket, if that has it.
     async fn read_tail(
         &mut self,
         view: &View,
+        manifest: &Manifest,
         max_bytes: u32,
-    ) -> Result<Option<Chunk>, PartitionError> {
+    ) -> Result<Step, PartitionError> {
         // Where the tail is read, the bucket's prefetched chunks are of no more use.
         self.cursor = None;
         let (offset, below) = (self.offset, view.high_watermark);
@@ -179,20 +200,27 @@ impl Session {
             batches
         };
         match batches {
-            Ok(batches) => Ok(Some(Chunk {
-                next_offset: end_of(&batches).unwrap_or(offset),
-                bytes: vec![batches],
-                source: Source::Tail,
-            })),
-            Err(error) if error.kind() == log::ErrorKind::OutOfRange => {
-                tokio::task::yield_now().await;
-                Ok(None)
+            Ok(batches) => Ok(match end_of(&batches) {
+                Some(next_offset) => Step::Read(Chunk {
+                    next_offset,
+                    bytes: vec![batches],
+                    source: Source::Tail,
+                }),
+                None => Step::Wait,
+            }),
+            // It is in the bucket only since the view was taken.
+            Err(error) if error.kind() == log::ErrorKind::OutOfRange => Ok(Step::Moved),
+            Err(error)
+                if error.kind() == log::ErrorKind::Corrupt && offset < manifest.tiered_offset() =>
+            {
+                tracing::warn!(partition = %self.partition.at, %error, "local copy is damaged, reading the bucket");
+                self.read_bucket(max_bytes).await
             }
-            Err(error) => Err(PartitionError::Log(Arc::new(error))),
+            Err(error) => Err(self.partition.failed_read(error).await),
         }
     }
 
-    async fn read_bucket(&mut self, max_bytes: u32) -> Result<Option<Chunk>, PartitionError> {
+    async fn read_bucket(&mut self, max_bytes: u32) -> Result<Step, PartitionError> {
         let (reader, partition, offset) = (&self.reader, &self.partition, self.offset);
         let cursor = self
             .cursor
@@ -203,7 +231,7 @@ impl Session {
         {
             Ok(Read::Batches {
                 bytes, next_offset, ..
-            }) => Ok(Some(Chunk {
+            }) => Ok(Step::Read(Chunk {
                 bytes,
                 next_offset,
                 source: Source::Bucket,
@@ -211,7 +239,7 @@ impl Session {
             // The bucket ends here; the tail, which begins at or below this, goes on.
             Ok(Read::AtEnd) => {
                 self.cursor = None;
-                Ok(None)
+                Ok(Step::Moved)
             }
             Err(error) => {
                 self.cursor = None;
@@ -255,6 +283,22 @@ impl PartitionHandle {
         let _ = tokio::time::timeout(at_most, is_newer).await;
     }
 
+    /// Returns what a failed read of the local log means. A log that is damaged goes offline.
+    async fn failed_read(&self, error: log::Error) -> PartitionError {
+        if error.kind() != log::ErrorKind::Corrupt {
+            return PartitionError::Log(Arc::new(error));
+        }
+        let tail = self.tail.clone();
+        let located = tokio::task::spawn_blocking(move || tail.locate(error)).await;
+        let Ok(error) = located.map(Arc::new) else {
+            return PartitionError::ShuttingDown;
+        };
+        let damaged = Message::Damaged(Arc::clone(&error));
+        // A partition that is gone takes nothing any more.
+        let _ = self.inbox.send(damaged).await;
+        PartitionError::Log(error)
+    }
+
     /// Finds the first visible record whose timestamp is at or after `timestamp`, over both tiers
     /// as of one moment.
     pub(crate) async fn offset_for_timestamp(
@@ -288,8 +332,11 @@ impl PartitionHandle {
             let find = move || tail.offset_for_timestamp(timestamp, from, view.high_watermark);
             let in_tail = tokio::task::spawn_blocking(find)
                 .await
-                .map_err(|_| PartitionError::ShuttingDown)?
-                .map_err(|error| PartitionError::Log(Arc::new(error)))?;
+                .map_err(|_| PartitionError::ShuttingDown)?;
+            let in_tail = match in_tail {
+                Ok(found) => found,
+                Err(error) => return Err(self.failed_read(error).await),
+            };
             // Unless what lay between the two searches was dropped meanwhile: it is in the bucket now.
             if self.tail.local_log_start_offset() <= manifest.tiered_offset() {
                 return Ok(in_tail);

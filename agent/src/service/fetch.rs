@@ -155,7 +155,7 @@ impl Fetch {
         };
         if let Some(chunk) = chunk {
             self.traffic.note_fetch(chunk.source, chunk.size_bytes());
-            self.fill(&mut message, chunk, from)?;
+            self.fill(&mut message, chunk, from).await?;
         }
         Ok(message)
     }
@@ -173,6 +173,8 @@ impl Fetch {
             return Ok(None);
         };
         while chunk.source == Source::Tail && chunk.size_bytes() < min_bytes {
+            // Many small reads in place must not keep other tasks waiting.
+            tokio::task::consume_budget().await;
             let left = deadline.saturating_duration_since(Instant::now());
             let Some(more) = self
                 .session
@@ -187,7 +189,7 @@ impl Fetch {
         Ok(Some(chunk))
     }
 
-    fn fill(
+    async fn fill(
         &mut self,
         message: &mut FetchMessage,
         chunk: Chunk,
@@ -203,14 +205,31 @@ impl Fetch {
             return Ok(());
         }
         let end = self.wanted.end_offset.unwrap_or(Offset::MAX);
-        let decoded = decode(chunk.bytes, from..end)
-            .map_err(|error| status(&refusal(ErrorKind::CorruptData, error.to_string())))?;
+        let decoded = match decode(chunk.bytes, from..end) {
+            Ok(decoded) => decoded,
+            Err(error) => return Err(self.undecodable(chunk.source, from, &error).await),
+        };
         envelope.records = decoded.records;
         if let Some(next_offset) = decoded.cut_at {
             self.session.go_back(next_offset);
             envelope.next_offset = next_offset.get();
         }
         Ok(())
+    }
+}
+
+impl Fetch {
+    /// Says what is wrong with batches that cannot be decoded.
+    async fn undecodable(&self, source: Source, from: Offset, error: &BatchError) -> Status {
+        let examined = match source {
+            Source::Tail => self.session.examine(from).await,
+            Source::Bucket => None,
+        };
+        let detail = examined.as_ref().map_or_else(
+            || refusal(ErrorKind::CorruptData, error.to_string()),
+            partition_detail,
+        );
+        status(&detail)
     }
 }
 
@@ -223,12 +242,25 @@ struct Decoded {
 }
 
 /// Decodes the records in `wanted`, about [`RESPONSE_BYTES_MAX`] of them: a few batches of well
-/// compressed records could otherwise fill the memory.
+/// compressed records could otherwise fill the memory. Those before a bad batch come first, and it is
+/// met by the next read.
 fn decode(slices: Vec<Bytes>, wanted: OffsetRange) -> Result<Decoded, BatchError> {
     let mut decoded = Decoded::default();
     let mut room = usize::try_from(RESPONSE_BYTES_MAX).unwrap_or(usize::MAX);
+    let mut next_offset = wanted.start;
     for batch in slices.into_iter().flat_map(Batches::new) {
-        let records = batch?.records()?;
+        let records =
+            match batch.and_then(|batch| Ok((batch.header().next_offset(), batch.records()?))) {
+                Ok((end, records)) => {
+                    next_offset = end;
+                    records
+                }
+                Err(_) if next_offset > wanted.start => {
+                    decoded.cut_at = Some(next_offset);
+                    return Ok(decoded);
+                }
+                Err(error) => return Err(error),
+            };
         for record in wire_records(&records, wanted.start) {
             let record = record?;
             let offset = Offset::new(record.offset);

@@ -19,6 +19,8 @@
 mod scan;
 mod walk;
 
+pub(super) use scan::Scan;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -137,6 +139,7 @@ fn check_kept(dir: &Path, at: &RecoverAt, mark: &Mark, walk: &Walk<'_>) -> Resul
         };
         return Err(Error::Corrupt {
             path: mark_path(dir),
+            offset: end,
             position: Position::ZERO,
             damage,
         });

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use esker_proto::{
-    batch::{BatchError, BatchHeader, HEADER_BYTES, RecordBatch},
+    batch::{BatchError, BatchHeader, HEADER_BYTES, RecordBatch, crc32c},
     types::Offset,
 };
 
@@ -15,6 +15,8 @@ use crate::log::{
 
 /// Bytes read at a time.
 const WINDOW_BYTES: usize = 4 << 20;
+/// A batch's checksum covers everything from here.
+const CRC_START: usize = 21;
 /// Smallest unit a disk writes as a whole.
 const SECTOR_BYTES: u64 = 512;
 /// A batch that follows has an offset at most this far on.
@@ -22,24 +24,24 @@ const OFFSETS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Where a walk ended.
 #[derive(Debug)]
-pub(super) struct End {
+pub(in crate::log) struct End {
     /// After the last batch that holds.
-    pub(super) position: u64,
+    pub(in crate::log) position: u64,
     /// Why the walk ended before the end of the file.
-    pub(super) damage: Option<Damage>,
+    pub(in crate::log) damage: Option<Damage>,
 }
 
 /// A segment file under examination.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scan<'a> {
-    pub(super) path: &'a Path,
-    pub(super) file: &'a dyn DiskFile,
-    pub(super) size_bytes: u64,
+pub(in crate::log) struct Scan<'a> {
+    pub(in crate::log) path: &'a Path,
+    pub(in crate::log) file: &'a dyn DiskFile,
+    pub(in crate::log) size_bytes: u64,
 }
 
 impl Scan<'_> {
     /// Calls `visit` for each batch whose bytes hold, until one does not or `visit` objects.
-    pub(super) fn walk(
+    pub(in crate::log) fn walk(
         &self,
         mut visit: impl FnMut(&BatchHeader) -> Result<(), Damage>,
     ) -> Result<End, Error> {
@@ -80,24 +82,63 @@ impl Scan<'_> {
         })
     }
 
-    /// Whether a power cut explains that the batch at `position` does not hold: nothing valid
-    /// follows it, or it lacks a sector that was never written, as when the pages of one group reached
-    /// the disk out of order.
+    /// Whether a power cut explains that the batch at `position` does not hold: the file ends within
+    /// it, or nothing valid follows it, or it lacks a sector that was never written, as when the pages
+    /// of one group reached the disk out of order.
     pub(super) fn is_torn(&self, position: u64, expected: Offset) -> Result<bool, Error> {
-        Ok(!self.has_batch_after(position, expected)? || self.has_hole(position, expected)?)
+        if let Some(header) = self.cut_off(position, expected)? {
+            return Ok(!self.has_wrong_length(position, &header)?);
+        }
+        let follows = |_: u64, _: &BatchHeader| Ok(true);
+        Ok(!self.has_batch_after(position, expected, follows)?
+            || self.has_hole(position, expected)?)
     }
 
-    fn has_batch_after(&self, position: u64, expected: Offset) -> Result<bool, Error> {
+    /// Returns the header at `position`, if it is the one expected and its batch would reach beyond
+    /// the end of the file. What looks like batches behind it may be values of its records.
+    fn cut_off(&self, position: u64, expected: Offset) -> Result<Option<BatchHeader>, Error> {
+        let header = BatchHeader::parse(&self.read(position, HEADER_BYTES)?).ok();
+        let rest = self.size_bytes - position;
+        Ok(header
+            .filter(|header| header.base_offset == expected && u64::from(header.size_bytes) > rest))
+    }
+
+    /// Whether the batch of `header` is whole and only its length is wrong: its checksum, which does
+    /// not cover the length, holds up to the batch that follows or to the end of the file.
+    fn has_wrong_length(&self, position: u64, header: &BatchHeader) -> Result<bool, Error> {
+        let is_end = |end: u64| {
+            let length = usize::try_from(end - position).unwrap_or(usize::MAX);
+            let bytes = self.read(position, length)?;
+            let covered = bytes.get(CRC_START..);
+            Ok(covered.is_some_and(|covered| crc32c(covered) == header.crc))
+        };
+        let next_offset = header.next_offset();
+        let ends_before = |start: u64, next: &BatchHeader| match next.base_offset == next_offset {
+            true => is_end(start),
+            false => Ok(false),
+        };
+        Ok(is_end(self.size_bytes)?
+            || self.has_batch_after(position, header.base_offset, ends_before)?)
+    }
+
+    /// Whether a valid batch that `follows` begins behind `position`.
+    fn has_batch_after(
+        &self,
+        position: u64,
+        expected: Offset,
+        follows: impl Fn(u64, &BatchHeader) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
         let mut start = position + 1;
         while start + HEADER_BYTES as u64 <= self.size_bytes {
             let window = self.read(start, WINDOW_BYTES)?;
             let candidates = window.len().saturating_sub(HEADER_BYTES - 1);
             for at in 0..candidates {
-                let Some(size_bytes) = plausible(&window[at..], expected) else {
+                let Some(header) = plausible(&window[at..], expected) else {
                     continue;
                 };
-                let bytes = self.read(start + at as u64, size_bytes)?;
-                if RecordBatch::validate(bytes.into()).is_ok() {
+                let here = start + at as u64;
+                let bytes = self.read(here, header.size_bytes as usize)?;
+                if RecordBatch::validate(bytes.into()).is_ok() && follows(here, &header)? {
                     return Ok(true);
                 }
             }
@@ -151,17 +192,15 @@ fn take_batch(window: &mut Bytes) -> Result<BatchHeader, BatchError> {
     Ok(header)
 }
 
-/// Returns the size of the batch that `bytes` may begin with, if it can follow `expected`.
-fn plausible(bytes: &[u8], expected: Offset) -> Option<usize> {
+/// Returns the header that `bytes` may begin with, if its batch can follow `expected`.
+fn plausible(bytes: &[u8], expected: Offset) -> Option<BatchHeader> {
     // Nearly every position fails here, at the price of one comparison.
     if bytes.get(16) != Some(&2) {
         return None;
     }
     let header = BatchHeader::parse(bytes).ok()?;
     let ahead = header.base_offset.get().checked_sub(expected.get())?;
-    (1..OFFSETS_AHEAD_MAX)
-        .contains(&ahead)
-        .then_some(header.size_bytes as usize)
+    (1..OFFSETS_AHEAD_MAX).contains(&ahead).then_some(header)
 }
 
 /// Whether the front of a batch that reaches to the end of its sector was never written. Its first

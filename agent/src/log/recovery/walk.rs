@@ -95,6 +95,7 @@ impl<'a> Walk<'a> {
                 let path = segment_path(self.dir, base);
                 return Err(Error::Corrupt {
                     path,
+                    offset: self.end_offset,
                     position: Position::ZERO,
                     damage,
                 });
@@ -136,7 +137,7 @@ impl<'a> Walk<'a> {
             Some((state, index, producers))
         });
         if let Some((state, index, producers)) = sealed {
-            check_length(&path, index.size_bytes, size_bytes)?;
+            check_length(&path, base_offset, index.size_bytes, size_bytes)?;
             (self.producers, self.producers_offset) = (producers, state.offset);
             self.take_sealed(path, file, state, index);
             return Ok(());
@@ -290,6 +291,7 @@ impl<'a> Walk<'a> {
         if !may_be_torn || !scan.is_torn(end.position, self.end_offset)? {
             return Err(Error::Corrupt {
                 path,
+                offset: self.end_offset,
                 position,
                 damage,
             });
@@ -369,6 +371,7 @@ impl<'a> Walk<'a> {
         let path = files::epochs_path(self.dir);
         Error::Corrupt {
             path,
+            offset: self.end_offset,
             position: Position::ZERO,
             damage: Damage::Epoch { got },
         }
@@ -421,6 +424,7 @@ impl<'a> Walk<'a> {
             segments: Arc::new(self.segments),
             start_offset: self.start_offset,
             flushed_offset: self.end_offset,
+            epochs: Arc::new(self.epochs.clone()),
         };
         OpenedLog {
             recovered,
@@ -444,7 +448,7 @@ fn tiered_producers(dir: &Path, at: &RecoverAt) -> Result<ProducerTable, Error> 
     })
 }
 
-fn check_length(path: &Path, expected: u64, got: u64) -> Result<(), Error> {
+fn check_length(path: &Path, offset: Offset, expected: u64, got: u64) -> Result<(), Error> {
     if expected == got {
         return Ok(());
     }
@@ -452,6 +456,7 @@ fn check_length(path: &Path, expected: u64, got: u64) -> Result<(), Error> {
     let position = Position::new(expected.min(got));
     Err(Error::Corrupt {
         path: path.to_owned(),
+        offset,
         position,
         damage,
     })

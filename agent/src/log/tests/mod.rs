@@ -2,6 +2,7 @@
 
 mod append;
 mod crash;
+mod damage;
 mod faults;
 mod flush;
 mod mem_disk;

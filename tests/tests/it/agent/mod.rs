@@ -13,5 +13,6 @@ mod retention;
 mod start;
 mod support;
 mod surface;
+mod tail_damage;
 mod take_over;
 mod topics;
