@@ -193,6 +193,8 @@ struct Chain {
     led_since: LeaderEpoch,
     archive: Option<Archive>,
     manifest: Arc<Manifest>,
+    /// Where the archive shows each manifest.
+    published: watch::Sender<Arc<Manifest>>,
 }
 
 async fn open_chain(
@@ -202,25 +204,24 @@ async fn open_chain(
 ) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
     let leader_epoch = start.leader_epoch();
+    let published = watch::Sender::new(Arc::new(Manifest::create(context.cluster_id, at)));
     let (archive, led_since) = match start {
         Start::New => (None, leader_epoch),
         Start::Existing { led_since, .. } => {
             let deps = context.deps.clone();
-            let archive = Archive::open(deps, at, context.cluster_id, leader_epoch)
+            let archive = Archive::open_into(published.clone(), deps, at, leader_epoch)
                 .await
                 .map_err(|source| OpenError::Bucket { at, source })?;
             (Some(archive), led_since)
         }
     };
-    let manifest = archive.as_ref().map_or_else(
-        || Arc::new(Manifest::create(context.cluster_id, at)),
-        Archive::manifest,
-    );
+    let manifest = Arc::clone(&published.borrow());
     Ok(Chain {
         leader_epoch,
         led_since,
         archive,
         manifest,
+        published,
     })
 }
 
@@ -236,8 +237,9 @@ async fn open_on(
         led_since,
         archive,
         manifest,
+        published,
     } = chain;
-    let opened = open_log(opening, at, Arc::clone(&manifest), led_since).await?;
+    let opened = open_log(opening, at, manifest, led_since).await?;
     let (mut log, events) = opened;
     begin_epoch(&mut log, leader_epoch)
         .await
@@ -246,7 +248,7 @@ async fn open_on(
         at,
         leader_epoch,
         archive,
-        manifest,
+        manifest: published,
         log,
         events,
         settings,
@@ -306,7 +308,7 @@ struct Parts {
     at: TopicPartition,
     leader_epoch: LeaderEpoch,
     archive: Option<Archive>,
-    manifest: Arc<Manifest>,
+    manifest: watch::Sender<Arc<Manifest>>,
     log: LocalLog,
     events: LogEvents,
     settings: PartitionSettings,
@@ -317,7 +319,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         at,
         leader_epoch,
         archive,
-        manifest,
+        manifest: manifest_in,
         log,
         events,
         settings,
@@ -325,7 +327,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
     let tasks = opening.tasks.child();
     let (inbox, messages) = mpsc::channel(INBOX_LEN);
     let (trims_in, trims) = mpsc::channel(TRIMS_LEN);
-    let (manifest_in, manifest) = watch::channel(manifest);
+    let manifest = manifest_in.subscribe();
     let settings_in = Arc::new(watch::Sender::new(settings));
     let sealed_in = watch::Sender::new(Sealed::default());
     let (view_in, view) = watch::channel(View::of(&log));
