@@ -3,6 +3,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use esker_proto::{
+    batch::DECOMPRESSED_BYTES_MAX,
     types::{Offset, PartitionId, ProducerEpoch, ProducerId, TopicId},
     v1::{self, admin_client::AdminClient, log_client::LogClient},
 };
@@ -47,8 +48,8 @@ pub(crate) struct TopicLayout {
     pub(crate) topic_id: TopicId,
     /// The leader of each partition; `None`: not known.
     pub(crate) leaders: Vec<Option<Address>>,
-    /// Largest batch the topic takes; `None`: not told.
-    pub(crate) batch_bytes_max: Option<usize>,
+    /// Largest batch the topic takes.
+    pub(crate) batch_bytes_max: usize,
 }
 
 /// What [`Client::list_offsets`] looks for.
@@ -159,10 +160,11 @@ impl Client {
             .map(|partition| partition.leader.parse().ok())
             .collect();
         let batch_bytes_max = batch_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
+        let batch_bytes_max = batch_bytes_max.unwrap_or(usize::MAX);
         Ok(TopicLayout {
             topic_id,
             leaders,
-            batch_bytes_max,
+            batch_bytes_max: batch_bytes_max.min(DECOMPRESSED_BYTES_MAX),
         })
     }
 

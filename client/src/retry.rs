@@ -3,6 +3,15 @@
 use std::time::Duration;
 
 use rand::Rng;
+use tokio::time::Instant;
+
+/// Stands for "never": longer durations are cut to this, since no clock can add them.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Returns the time `wait` after another, however long that is.
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
+    from + wait.min(NEVER)
+}
 
 /// Bounded tries with a delay that doubles and is jittered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +68,7 @@ impl Backoff {
         let doublings = self.failures.min(16);
         self.failures = self.failures.saturating_add(1);
         let full = self.policy.delay_first.saturating_mul(1 << doublings);
-        let full = full.min(self.policy.delay_max);
+        let full = full.min(self.policy.delay_max).min(NEVER);
         // Half fixed, half random: callers that failed together do not come back together.
         let jittered = full.mul_f64(rand::rng().random_range(0.5..=1.0));
         jittered.max(at_least.unwrap_or_default())
@@ -87,6 +96,18 @@ mod tests {
         assert_eq!(backoff.next_delay(None), None);
         backoff.reset();
         assert!(backoff.next_delay(None).is_some());
+    }
+
+    #[test]
+    fn durations_that_stand_for_never_overflow_nothing() {
+        let now = Instant::now();
+        assert!(after(now, Duration::MAX) > after(now, Duration::from_secs(1 << 26)));
+        let mut backoff = Backoff::new(RetryPolicy {
+            attempts_max: u32::MAX,
+            delay_first: Duration::MAX,
+            delay_max: Duration::MAX,
+        });
+        assert!(backoff.delay(Some(Duration::MAX)) > backoff.delay(None));
     }
 
     #[test]

@@ -12,13 +12,16 @@ use esker_proto::{
     types::{Offset, OffsetRange},
     v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource, Record},
 };
-use futures::Stream;
-use tokio::{sync::mpsc, time::Instant};
+use futures::{Stream, StreamExt, stream};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::{
-    status::{partition_detail, refusal, status},
+    status::{partition_detail, refusal, shutting_down, status},
     uncopied::FetchMessage,
 };
 use crate::{
@@ -57,7 +60,8 @@ pub(super) fn serve(
         .partition(&request.topic, &request.topic_id, request.partition)
         .map_err(|detail| status(&detail))?;
     let wanted = wanted(&request)?;
-    let (responses, stream) = mpsc::channel(RESPONSES_AHEAD);
+    let (responses, read) = mpsc::channel(RESPONSES_AHEAD);
+    let (cut_off, is_cut_off) = oneshot::channel();
     let offset = Offset::new(request.offset);
     let session = Session::new(partition.clone(), shared.reader.clone(), offset);
     let traffic = shared.topics.opening.traffic.clone();
@@ -72,11 +76,14 @@ pub(super) fn serve(
     shared.tasks.spawn("fetch stream", async move {
         tokio::select! {
             biased;
-            () = stopped.cancelled() => {}
+            // If nobody listens the client has gone.
+            () = stopped.cancelled() => drop(cut_off.send(())),
             () = fetch.run() => {}
         }
     });
-    Ok(ReceiverStream::new(stream))
+    let last = stream::once(is_cut_off);
+    let last = last.filter_map(async |cut_off| cut_off.ok().map(|()| Err(shutting_down())));
+    Ok(ReceiverStream::new(read).chain(last))
 }
 
 fn wanted(request: &FetchRequest) -> Result<Wanted, Status> {

@@ -11,6 +11,7 @@ mod uncopied;
 
 use std::sync::Arc;
 
+use axum::{middleware::map_response, response::Response};
 use esker_proto::{
     DESCRIPTOR_SET,
     types::{PartitionId, TopicId, TopicName},
@@ -44,10 +45,21 @@ pub(crate) fn routes<H: Health>(
         .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    Ok(Routes::new(Uncopied(log))
+    let routes = Routes::new(Uncopied(log))
         .add_service(admin)
         .add_service(reflection)
-        .add_service(health))
+        .add_service(health);
+    let router = routes.into_axum_router();
+    Ok(Routes::from(router.layer(map_response(explain))))
+}
+
+/// Puts into our terms that a request could not be read.
+async fn explain(response: Response) -> Response {
+    let status = tonic::Status::from_header_map(response.headers());
+    match status.as_ref().and_then(status::unreadable) {
+        Some(status) => status.into_http(),
+        None => response,
+    }
 }
 
 impl Shared {

@@ -14,12 +14,12 @@ use esker_proto::{
         produce_response::Result as Outcome,
     },
 };
-use futures::{Stream, StreamExt};
-use tokio::sync::mpsc;
+use futures::{Stream, StreamExt, stream};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::status::{partition_detail, refusal};
+use super::status::{partition_detail, refusal, shutting_down, unreadable};
 use crate::{
     partition::{Acks, Answer, Append, PartitionError, Reply},
     shared::Shared,
@@ -33,27 +33,44 @@ pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<ProduceRequest>,
 ) -> impl Stream<Item = Result<ProduceResponse, Status>> + Send + use<> {
-    let (answers, stream) = mpsc::channel(IN_FLIGHT_MAX);
+    let (answers, answered) = mpsc::channel(IN_FLIGHT_MAX);
+    let (cut_off, is_cut_off) = oneshot::channel();
     let pump = pump(Arc::clone(shared), requests, answers);
-    shared.tasks.spawn("produce stream", pump);
-    ReceiverStream::new(stream).map(|answer| Ok(response(answer)))
+    shared.tasks.spawn("produce stream", async move {
+        if let Err(status) = pump.await {
+            // If nobody listens the client has gone.
+            _ = cut_off.send(status);
+        }
+    });
+    // Comes after every answer: each request taken holds the channel open until it is answered.
+    let last = stream::once(is_cut_off).filter_map(async |cut_off| cut_off.ok().map(Err));
+    ReceiverStream::new(answered)
+        .map(|answer| Ok(response(answer)))
+        .chain(last)
 }
 
+/// Takes requests until the client ends the stream, or goes away.
+///
+/// # Errors
+///
+/// How the stream ends if it is the agent that ends it.
 async fn pump(
     shared: Arc<Shared>,
     mut requests: Streaming<ProduceRequest>,
     answers: mpsc::Sender<Answer>,
-) {
+) -> Result<(), Status> {
     loop {
         let next = tokio::select! {
             biased;
-            () = shared.tasks.token().cancelled() => return,
+            () = shared.tasks.token().cancelled() => return Err(shutting_down()),
             next = requests.message() => next,
         };
-        // An error here is the client's connection going away: there is nobody to tell.
-        let Ok(Some(request)) = next else { return };
+        let next = next.map_err(|error| unreadable(&error).unwrap_or(error))?;
+        let Some(request) = next else {
+            return Ok(());
+        };
         let Ok(slot) = answers.clone().reserve_owned().await else {
-            return;
+            return Ok(());
         };
         let bytes = u32::try_from(request.batch.len()).unwrap_or(u32::MAX);
         let memory = shared.produce_memory.acquire(bytes).await;

@@ -48,12 +48,40 @@ pub(super) fn control_detail(error: &ControlError) -> ErrorDetail {
 
 /// Builds the status that carries a detail.
 pub(super) fn status(detail: &ErrorDetail) -> Status {
-    let code = code(detail.kind());
+    status_of(code(detail.kind()), detail)
+}
+
+fn status_of(code: Code, detail: &ErrorDetail) -> Status {
     Status::with_details(
         code,
         detail.message.clone(),
         encode_detail(code.into(), detail),
     )
+}
+
+/// Ends a stream when the agent stops: whatever has no answer by then was not carried out.
+pub(super) fn shutting_down() -> Status {
+    status(&ErrorDetail {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..refusal(ErrorKind::ShuttingDown, "agent is shutting down")
+    })
+}
+
+/// Puts into our terms what `tonic` says of a request that it could not read; `None`: it is about
+/// something else.
+pub(super) fn unreadable(error: &Status) -> Option<Status> {
+    let text = error.message();
+    let refused = |kind| refusal(kind, format!("request cannot be read: {text}"));
+    match error.code() {
+        Code::OutOfRange if text.contains("message length too large") => Some(status_of(
+            Code::ResourceExhausted,
+            &refused(ErrorKind::BatchTooLarge),
+        )),
+        Code::Internal if text.starts_with("failed to decode Protobuf message") => {
+            Some(status(&refused(ErrorKind::InvalidArgument)))
+        }
+        _ => None,
+    }
 }
 
 pub(super) fn partition_status(error: &PartitionError) -> Status {

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,10 +23,14 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     RecordRef,
     budget::Budget,
-    delivery::{Completion, Delivery},
+    delivery::{Completion, Delivery, Promise},
+    failures::Failures,
     partitioner::Choice,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    retry::after,
+};
 
 /// Most bytes a record takes besides key, value and headers.
 const RECORD_OVERHEAD_BYTES_MAX: usize = 36;
@@ -41,8 +45,9 @@ const SPARES_MAX: usize = 16;
 /// Bounds on batches and time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// The size wanted. The topic's limit is kept too.
     pub(crate) batch_bytes: usize,
-    /// Largest batch the topic takes.
+    /// Largest batch the topic takes, to begin with.
     pub(crate) batch_bytes_max: usize,
     pub(crate) linger: Duration,
     pub(crate) delivery_timeout: Duration,
@@ -53,7 +58,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Filled {
     pub(crate) builder: BatchBuilder,
-    pub(crate) completion: Arc<Completion>,
+    pub(crate) completion: Promise,
     pub(crate) deadline: Instant,
     /// Room it holds of the budget.
     pub(crate) reserved: usize,
@@ -65,8 +70,11 @@ pub(crate) enum Push {
     Added(Delivery),
     /// So much room has to be taken first.
     NoRoom(usize),
-    /// The record would open a batch where the last one went as well: take another partition.
+    /// The record would open a batch where the last one went as well: take another partition. The
+    /// credit stays the caller's.
     MoveOn,
+    /// The partition takes no records any more. The credit stays the caller's.
+    Ended(Error),
     Refused(Error),
 }
 
@@ -84,13 +92,16 @@ pub(crate) enum Take {
 pub(crate) struct Accumulator {
     partitions: Box<[Slot]>,
     limits: Limits,
+    /// Size at which a batch takes no more records.
+    batch_bytes: AtomicUsize,
+    /// Largest batch the topic takes.
+    batch_bytes_max: AtomicUsize,
     pub(crate) budget: Budget,
     /// Partitions with something new for the sender; each at most once.
     listed: Mutex<Vec<usize>>,
     pub(crate) wake: Notify,
     spares: Mutex<Vec<BatchBuilder>>,
-    /// Error of a batch that failed since the last flush.
-    failure: Mutex<Option<Error>>,
+    pub(crate) failures: Failures,
     is_closed: AtomicBool,
 }
 
@@ -117,7 +128,7 @@ struct Buffer {
 #[derive(Debug)]
 struct Open {
     builder: BatchBuilder,
-    completion: Arc<Completion>,
+    completion: Promise,
     opened_at: Instant,
     reserved: usize,
     /// Somebody flushes: it waits for no more records.
@@ -129,17 +140,26 @@ impl Accumulator {
         Self {
             partitions: (0..partitions).map(|_| Slot::default()).collect(),
             limits,
+            batch_bytes: AtomicUsize::new(limits.batch_bytes.min(limits.batch_bytes_max)),
+            batch_bytes_max: AtomicUsize::new(limits.batch_bytes_max),
             budget: Budget::new(buffer_bytes),
             listed: Mutex::default(),
             wake: Notify::new(),
             spares: Mutex::default(),
-            failure: Mutex::default(),
+            failures: Failures::default(),
             is_closed: AtomicBool::new(false),
         }
     }
 
     pub(crate) const fn partitions(&self) -> usize {
         self.partitions.len()
+    }
+
+    /// Builds no larger batches from here on: the topic's limit has changed.
+    pub(crate) fn set_batch_bytes_max(&self, bytes: usize) {
+        let wanted = self.limits.batch_bytes.min(bytes);
+        self.batch_bytes.store(wanted, Ordering::Relaxed);
+        self.batch_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     pub(crate) const fn limits(&self) -> &Limits {
@@ -167,7 +187,9 @@ impl Accumulator {
         if buffer.open.is_none()
             && let Some(obstacle) = self.obstacle(&mut buffer, choice, size)
         {
-            self.budget.give_back(credit);
+            if let Push::Refused(_) = obstacle {
+                self.budget.give_back(credit);
+            }
             return obstacle;
         }
         let Some(room) = self.take_room(buffer.open.as_ref(), size, credit) else {
@@ -201,15 +223,17 @@ impl Accumulator {
     }
 
     fn is_full_for(&self, open: &Open, size: usize) -> bool {
-        open.builder.size_bytes() + size > self.limits.batch_bytes && !open.builder.is_empty()
+        open.builder.size_bytes() + size > self.batch_bytes.load(Ordering::Relaxed)
+            && !open.builder.is_empty()
     }
 
     /// What keeps a record from opening a batch.
     fn obstacle(&self, buffer: &mut Buffer, choice: Choice, size: usize) -> Option<Push> {
         if let Some(refusal) = &buffer.refusal {
-            return Some(Push::Refused(refusal.clone()));
+            return Some(Push::Ended(refusal.clone()));
         }
-        let bytes_max = self.limits.batch_bytes_max.min(self.budget.bytes_max());
+        let bytes_max = self.batch_bytes_max.load(Ordering::Relaxed);
+        let bytes_max = bytes_max.min(self.budget.bytes_max());
         if HEADER_BYTES + size > bytes_max {
             let message = format!("record is too large. bytes=`{size}` bytes_max=`{bytes_max}`");
             return Some(Push::Refused(Error::invalid(message)));
@@ -240,8 +264,9 @@ impl Accumulator {
     #[cold]
     fn open(&self, buffer: &mut Buffer, choice: Choice) {
         let completion = Arc::new(Completion::new(choice.partition));
-        self.drop_settled(buffer);
+        buffer.unsettled.retain(|batch| !batch.is_done());
         buffer.unsettled.push_back(Arc::clone(&completion));
+        let completion = Promise(completion);
         let spare = self.spares.lock().pop();
         buffer.open = Some(Open {
             builder: spare.unwrap_or_else(|| BatchBuilder::new(self.limits.compression)),
@@ -273,7 +298,7 @@ impl Accumulator {
         Filled {
             builder: open.builder,
             completion: open.completion,
-            deadline: open.opened_at + self.limits.delivery_timeout,
+            deadline: after(open.opened_at, self.limits.delivery_timeout),
             reserved,
         }
     }
@@ -304,7 +329,7 @@ impl Accumulator {
             None => Take::Empty,
             Some(open) if self.is_due(&open, now) => Take::Filled(self.seal(open)),
             Some(open) => {
-                let until = open.opened_at + self.limits.linger;
+                let until = after(open.opened_at, self.limits.linger);
                 buffer.open = Some(open);
                 Take::Lingering(until)
             }
@@ -312,7 +337,7 @@ impl Accumulator {
     }
 
     fn is_due(&self, open: &Open, now: Instant) -> bool {
-        open.is_urgent || open.opened_at + self.limits.linger <= now || self.budget.is_short()
+        open.is_urgent || after(open.opened_at, self.limits.linger) <= now || self.budget.is_short()
     }
 
     /// Takes the oldest batch if its time is up.
@@ -325,7 +350,7 @@ impl Accumulator {
                 let timeout = self.limits.delivery_timeout;
                 let open = buffer
                     .open
-                    .take_if(|open| open.opened_at + timeout <= now)?;
+                    .take_if(|open| after(open.opened_at, timeout) <= now)?;
                 Some(self.seal(open))
             }
         }
@@ -336,7 +361,12 @@ impl Accumulator {
         let buffer = self.partitions[index].0.lock();
         let filled = buffer.filled.front().map(|filled| filled.deadline);
         let timeout = self.limits.delivery_timeout;
-        filled.or_else(|| buffer.open.as_ref().map(|open| open.opened_at + timeout))
+        filled.or_else(|| {
+            buffer
+                .open
+                .as_ref()
+                .map(|open| after(open.opened_at, timeout))
+        })
     }
 
     /// Keeps a builder, and the memory of the batch it built, for the next batches.
@@ -346,24 +376,6 @@ impl Accumulator {
             builder.recycle(batch);
             spares.push(builder);
         }
-    }
-
-    /// Forgets settled batches; of those that failed one error is kept for the next flush.
-    fn drop_settled(&self, buffer: &mut Buffer) {
-        buffer.unsettled.retain(|batch| {
-            if let Some(error) = batch.failure() {
-                self.failure.lock().get_or_insert_with(|| error.clone());
-            }
-            !batch.is_done()
-        });
-    }
-
-    /// Takes the error of a batch that failed since this was last asked.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        for slot in &self.partitions {
-            self.drop_settled(&mut slot.0.lock());
-        }
-        self.failure.lock().take()
     }
 
     /// Asks the sender to send what there is, and returns every batch that is not settled.
@@ -429,7 +441,7 @@ impl Open {
     fn delivery(&self) -> Delivery {
         let index = u32::try_from(self.builder.len() - 1);
         Delivery::new(
-            Arc::clone(&self.completion),
+            Arc::clone(&self.completion.0),
             index.expect("a batch of at most 64 MiB holds fewer records"),
         )
     }

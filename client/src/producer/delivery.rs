@@ -5,6 +5,7 @@
 
 use std::{
     future::Future,
+    ops::Deref,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
@@ -13,7 +14,7 @@ use std::{
 use esker_proto::types::{Offset, PartitionId};
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A record is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +92,32 @@ impl Future for Delivery {
     }
 }
 
+/// The duty to settle a batch. Dropped unsettled, it says so: no caller waits for ever.
+#[derive(Debug)]
+pub(crate) struct Promise(pub(crate) Arc<Completion>);
+
+impl Deref for Promise {
+    type Target = Completion;
+
+    fn deref(&self) -> &Completion {
+        &self.0
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.0.is_done() {
+            self.0.complete(Err(runtime_ended()));
+        }
+    }
+}
+
+/// What a batch says that nobody is left to send.
+pub(crate) fn runtime_ended() -> Error {
+    let message = "runtime ended before the record was delivered";
+    Error::new(ErrorKind::Closed, message)
+}
+
 /// The fate of one batch, once known.
 #[derive(Debug)]
 pub(crate) struct Completion {
@@ -115,11 +142,6 @@ impl Completion {
 
     pub(crate) fn is_done(&self) -> bool {
         self.outcome.get().is_some()
-    }
-
-    /// Why the batch failed, if it did.
-    pub(crate) fn failure(&self) -> Option<&Error> {
-        self.outcome.get()?.as_ref().err()
     }
 
     /// Settles the batch. The first settlement stands.
@@ -151,7 +173,6 @@ mod tests {
     use futures::{FutureExt, future::join_all};
 
     use super::*;
-    use crate::error::ErrorKind;
 
     fn completion() -> Arc<Completion> {
         Arc::new(Completion::new(PartitionId::new(3)))
@@ -181,6 +202,14 @@ mod tests {
         completion.complete(Ok(Offset::ZERO));
         let settled = completion.settled().await;
         assert_eq!(settled.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn batch_that_is_dropped_says_so() {
+        let completion = completion();
+        drop(Promise(Arc::clone(&completion)));
+        let settled = completion.settled().await;
+        assert_eq!(settled.unwrap_err().kind(), ErrorKind::Closed);
     }
 
     #[tokio::test]

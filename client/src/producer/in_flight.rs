@@ -48,7 +48,7 @@ use tokio::time::Instant;
 use super::{accumulator::Filled, restamp::restamp};
 use crate::{
     error::{Error, ErrorKind, Result},
-    retry::{Backoff, RetryPolicy},
+    retry::{Backoff, RetryPolicy, after},
 };
 
 /// How fast refused batches are sent again; the delivery timeout says how often.
@@ -359,7 +359,7 @@ impl InFlight {
     }
 
     fn delay(&mut self, error: Error, now: Instant) {
-        self.resend_at = Some(now + self.backoff.delay(error.retry_after()));
+        self.resend_at = Some(after(now, self.backoff.delay(error.retry_after())));
         self.last_error = Some(error);
     }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     client::Client,
     error::Error,
-    retry::{Backoff, RetryPolicy},
+    retry::{Backoff, RetryPolicy, after},
     transport::Address,
 };
 
@@ -75,6 +75,10 @@ impl Drop for Stream {
 }
 
 impl Links {
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// At most `requests_max` requests wait in one stream.
     pub(crate) fn new(client: Client, requests_max: usize) -> Self {
         let (by_address, address_by_id) = (HashMap::new(), HashMap::new());
@@ -153,7 +157,7 @@ impl Links {
         let link = self.by_address.get_mut(&address)?;
         let was_open = matches!(link.state, State::Open(_));
         link.state = State::Down {
-            until: now + link.backoff.delay(error.retry_after()),
+            until: after(now, link.backoff.delay(error.retry_after())),
         };
         (link.awaited, link.silent_since) = (0, None);
         link.last_error = Some(error.clone());
@@ -201,13 +205,16 @@ impl Links {
             .values()
             .filter_map(|link| link.silent_since)
             .min()?;
-        Some(since + self.client.config().request_timeout)
+        Some(after(since, self.client.config().request_timeout))
     }
 
     /// Returns a stream that has been silent for too long.
     pub(crate) fn silent(&self, now: Instant) -> Option<LinkId> {
         let timeout = self.client.config().request_timeout;
-        let is_silent = |link: &&Link| link.silent_since.is_some_and(|at| at + timeout <= now);
+        let is_silent = |link: &&Link| {
+            link.silent_since
+                .is_some_and(|at| after(at, timeout) <= now)
+        };
         let link = self.by_address.values().find(is_silent)?;
         link.stream().map(|stream| stream.id)
     }

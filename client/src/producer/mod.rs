@@ -4,6 +4,7 @@ mod accumulator;
 mod budget;
 mod config;
 mod delivery;
+mod failures;
 mod in_flight;
 mod link;
 mod links;
@@ -14,14 +15,12 @@ mod wire;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use esker_proto::{
-    batch::DECOMPRESSED_BYTES_MAX,
-    types::{PartitionId, TimestampMs},
-};
-use tokio::{sync::Mutex, task::JoinHandle};
+use esker_proto::types::{PartitionId, TimestampMs};
+use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
 
 use self::{
     accumulator::{Accumulator, Limits, Push},
+    failures::Seen,
     in_flight::InFlight,
     links::Links,
     partitioner::{Choice, Chooser},
@@ -37,6 +36,7 @@ use crate::{
     client::{Client, TopicLayout},
     env,
     error::{Error, ErrorKind, Result},
+    retry::after,
 };
 
 /// Requests that may wait in one produce stream, besides two windows of each partition.
@@ -86,6 +86,8 @@ impl<'a> RecordRef<'a> {
 #[derive(Clone, Debug)]
 pub struct Producer {
     shared: Arc<Shared>,
+    /// Failures that this handle's flushes have told of.
+    seen: Seen,
 }
 
 #[derive(Debug)]
@@ -139,6 +141,7 @@ impl Producer {
         };
         Ok(Self {
             shared: Arc::new(shared),
+            seen: Seen::default(),
         })
     }
 
@@ -187,6 +190,7 @@ impl Producer {
             chooser,
             ..
         } = &*self.shared;
+        let mut ended = 0;
         loop {
             let choice = match record.partition {
                 None => chooser.choose(record.key),
@@ -196,6 +200,15 @@ impl Producer {
                 Push::Added(delivery) => return Ok(Pushed::Added(delivery)),
                 Push::NoRoom(bytes) => return Ok(Pushed::NoRoom(bytes)),
                 Push::MoveOn => chooser.move_on(choice.partition),
+                // Once round all partitions.
+                Push::Ended(_) if choice.is_free && ended < self.partitions() => {
+                    ended += 1;
+                    chooser.move_on(choice.partition);
+                }
+                Push::Ended(error) => {
+                    accumulator.budget.give_back(credit);
+                    return Err(error);
+                }
                 Push::Refused(error) => return Err(error),
             }
         }
@@ -224,7 +237,7 @@ impl Producer {
     ) -> Result<Delivery> {
         let accumulator = &self.shared.accumulator;
         let timeout = self.shared.delivery_timeout;
-        let deadline = tokio::time::Instant::now() + timeout;
+        let deadline = after(Instant::now(), timeout);
         loop {
             let room = std::pin::pin!(accumulator.budget.take(bytes));
             // What lingers is sent at once, and makes room.
@@ -243,14 +256,17 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// The error of a batch that failed since the last flush, if one did; so a caller that drops its
-    /// deliveries misses nothing. Each record's [`Delivery`] has its own.
+    /// If any record failed, of this handle or of a clone, since this handle was last flushed; of
+    /// several the error of the first (of the last 16 batches). So a caller that drops its deliveries
+    /// misses nothing, and no clone's flush takes an error from another's. Each record's [`Delivery`]
+    /// has its own, and reading that does not take it from the flush.
     pub async fn flush(&self) -> Result<()> {
-        for batch in self.shared.accumulator.hurry() {
-            // Whether it failed is told below, together with those that failed earlier.
-            _ = batch.settled().await;
+        let Shared { accumulator, .. } = &*self.shared;
+        let mut failed = Ok(());
+        for batch in accumulator.hurry() {
+            failed = failed.and(batch.settled().await);
         }
-        self.shared.accumulator.take_failure().map_or(Ok(()), Err)
+        accumulator.failures.tell(&self.seen).map_or(failed, Err)
     }
 
     /// Takes no more records, from any clone, and waits until the fate of all is known.
@@ -282,11 +298,9 @@ enum Pushed {
 }
 
 fn new_accumulator(layout: &TopicLayout, config: &ProducerConfig) -> Arc<Accumulator> {
-    let batch_bytes_max = layout.batch_bytes_max.unwrap_or(DECOMPRESSED_BYTES_MAX);
-    let batch_bytes_max = batch_bytes_max.min(DECOMPRESSED_BYTES_MAX);
     let limits = Limits {
-        batch_bytes: config.batch_bytes.min(batch_bytes_max),
-        batch_bytes_max,
+        batch_bytes: config.batch_bytes,
+        batch_bytes_max: layout.batch_bytes_max,
         linger: config.linger,
         delivery_timeout: config.delivery_timeout,
         compression: config.compression,

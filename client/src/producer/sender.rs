@@ -8,19 +8,25 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::{types::Offset, v1};
-use futures::stream::{FuturesUnordered, SelectAll, StreamExt};
+use futures::{
+    FutureExt,
+    future::BoxFuture,
+    stream::{FuturesUnordered, SelectAll, StreamExt},
+};
 use tokio::{
-    task::JoinHandle,
+    task::JoinError,
     time::{Instant, sleep_until},
 };
 
 use super::{
     accumulator::{Accumulator, Filled, Take},
+    delivery::runtime_ended,
     in_flight::{Answer, Attempt, Batch, InFlight, Settled, delivery_timed_out},
     link::{Event, Events, LinkId},
     links::{Links, Ready},
 };
 use crate::{
+    client::TopicLayout,
     error::{Error, ErrorKind},
     transport::Address,
 };
@@ -38,6 +44,14 @@ pub(crate) struct Heading {
     pub(crate) acks: v1::Acks,
 }
 
+/// What became of a batch that was to be compressed.
+struct Encoded {
+    lane: usize,
+    /// Room it holds of the budget.
+    reserved: usize,
+    batch: Result<Batch, JoinError>,
+}
+
 /// What is under way, everywhere.
 pub(crate) struct Sender {
     heading: Heading,
@@ -46,7 +60,9 @@ pub(crate) struct Sender {
     links: Links,
     events: SelectAll<Events>,
     /// Batches being compressed on another thread.
-    encodings: FuturesUnordered<JoinHandle<(usize, Batch)>>,
+    encodings: FuturesUnordered<BoxFuture<'static, Encoded>>,
+    /// The topic as it is now, if its limit was found to have changed: at most one is asked for.
+    layouts: FuturesUnordered<BoxFuture<'static, Result<TopicLayout, Error>>>,
     /// When to look at a lane again though nothing happens.
     timers: BTreeSet<(Instant, usize)>,
     attempts: u64,
@@ -94,6 +110,7 @@ impl Sender {
             links,
             events: SelectAll::new(),
             encodings: FuturesUnordered::new(),
+            layouts: FuturesUnordered::new(),
             timers: BTreeSet::new(),
             attempts: 0,
         }
@@ -108,7 +125,8 @@ impl Sender {
             tokio::select! {
                 biased;
                 Some((link, event)) = self.events.next() => self.on_event(link, event),
-                Some(Ok((lane, batch))) = self.encodings.next() => self.on_encoded(lane, batch),
+                Some(encoded) = self.encodings.next() => self.on_encoded(encoded),
+                Some(layout) = self.layouts.next() => self.on_layout(layout),
                 () = accumulator.wake.notified() => self.on_wake(),
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
                     self.on_timer();
@@ -159,10 +177,18 @@ impl Sender {
         }
     }
 
-    fn on_encoded(&mut self, lane: usize, batch: Batch) {
-        self.lanes[lane].is_encoding = false;
-        self.lanes[lane].in_flight.push_encoded(batch);
-        self.pump(lane, Instant::now());
+    fn on_encoded(&mut self, encoded: Encoded) {
+        let lane = &mut self.lanes[encoded.lane];
+        lane.is_encoding = false;
+        match encoded.batch {
+            Ok(batch) => lane.in_flight.push_encoded(batch),
+            Err(error) => {
+                // Its records have been told: the batch is dropped.
+                tracing::error!(%error, "compressing a batch failed");
+                self.accumulator.budget.give_back(encoded.reserved);
+            }
+        }
+        self.pump(encoded.lane, Instant::now());
     }
 
     fn on_event(&mut self, link: LinkId, event: Event) {
@@ -213,17 +239,45 @@ impl Sender {
         }
         let answer = self.read_answer(lane, response.result, now);
         let attempt = Attempt(response.request_id);
-        let fenced = match &answer {
-            Answer::Refused(error) if is_fenced(error) => Some(error.clone()),
-            _ => None,
+        let refusal = match &answer {
+            Answer::Refused(error) => Some(error.clone()),
+            Answer::Written(_) => None,
         };
         if let Some(settled) = self.lanes[lane].in_flight.on_answer(attempt, answer, now) {
             self.settle(settled);
-            if let Some(error) = fenced {
-                self.end_lane(lane, &error);
+            if let Some(error) = refusal {
+                self.on_refused(lane, &error);
             }
         }
         self.pump(lane, now);
+    }
+
+    /// A batch failed for good: does that say something about the next ones?
+    fn on_refused(&mut self, lane: usize, error: &Error) {
+        match error.wire_kind() {
+            // Another producer goes by this one's name.
+            v1::ErrorKind::ProducerFenced => self.end_lane(lane, error),
+            v1::ErrorKind::UnknownTopicId => {
+                (0..self.lanes.len()).for_each(|lane| self.end_lane(lane, error));
+            }
+            v1::ErrorKind::BatchTooLarge => self.ask_for_layout(),
+            _ => {}
+        }
+    }
+
+    fn ask_for_layout(&self) {
+        if self.layouts.is_empty() {
+            let (client, topic) = (self.links.client(), self.heading.topic.clone());
+            let layout = async move { client.topic_layout(&topic).await };
+            self.layouts.push(layout.boxed());
+        }
+    }
+
+    fn on_layout(&self, layout: Result<TopicLayout, Error>) {
+        match layout {
+            Ok(layout) => self.accumulator.set_batch_bytes_max(layout.batch_bytes_max),
+            Err(error) => tracing::warn!(%error, "cannot read the topic's limits"),
+        }
     }
 
     fn read_answer(
@@ -358,8 +412,14 @@ impl Sender {
         let lane = &mut self.lanes[index];
         if self.accumulator.is_compressing() {
             lane.is_encoding = true;
-            let encode = move || (index, Batch::encode(filled, None));
-            self.encodings.push(tokio::task::spawn_blocking(encode));
+            let reserved = filled.reserved;
+            let encoding = tokio::task::spawn_blocking(move || Batch::encode(filled, None));
+            let encoded = encoding.map(move |batch| Encoded {
+                lane: index,
+                reserved,
+                batch,
+            });
+            self.encodings.push(encoded.boxed());
         } else {
             lane.in_flight.push(filled);
         }
@@ -378,17 +438,23 @@ impl Sender {
 
     fn settle(&self, settled: Settled) {
         let Batch { bytes, filled, .. } = settled.batch;
-        filled.completion.complete(settled.outcome);
+        self.complete(&filled, settled.outcome);
         self.accumulator.budget.give_back(filled.reserved);
         self.accumulator.recycle(filled.builder, bytes);
     }
 
     /// Fails a batch that was never sent.
     fn fail(&self, filled: Filled, error: Error) {
-        filled
-            .completion
-            .complete(Err(error.with_side_effects(true)));
+        self.complete(&filled, Err(error.with_side_effects(true)));
         self.accumulator.budget.give_back(filled.reserved);
+    }
+
+    fn complete(&self, filled: &Filled, outcome: Result<Offset, Error>) {
+        if let Err(error) = &outcome {
+            // First: a flush that waits for the batch looks for it then.
+            self.accumulator.failures.note(error);
+        }
+        filled.completion.complete(outcome);
     }
 }
 
@@ -408,18 +474,10 @@ impl Heading {
 impl Drop for Sender {
     /// The runtime ends before the producer does: nobody is left waiting.
     fn drop(&mut self) {
-        let ended = Error::new(
-            ErrorKind::Closed,
-            "runtime ended before the record was delivered",
-        );
+        let ended = runtime_ended();
         self.accumulator.close();
         for lane in 0..self.lanes.len() {
             self.end_lane(lane, &ended);
         }
     }
-}
-
-/// Whether the agent says that another producer goes by this one's name.
-fn is_fenced(error: &Error) -> bool {
-    error.wire_kind() == v1::ErrorKind::ProducerFenced
 }

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -183,6 +183,8 @@ struct State {
     list_faults: Mutex<VecDeque<v1::ErrorDetail>>,
     kept: Mutex<Vec<v1::ProduceRequest>>,
     producer_ids: AtomicI64,
+    /// Largest batch taken; 0: any.
+    batch_bytes_max: AtomicU32,
     /// How often topic `t` was created again.
     recreated: AtomicU8,
     /// Batches of one response; 0: one.
@@ -297,6 +299,11 @@ impl FakeAgent {
             .insert(batch);
     }
 
+    pub(crate) fn set_batch_bytes_max(&self, bytes: u32) {
+        let state = &self.state.batch_bytes_max;
+        state.store(bytes, Ordering::SeqCst);
+    }
+
     pub(crate) fn set_batches_per_response(&self, batches: usize) {
         let state = &self.state.batches_per_response;
         state.store(batches, Ordering::SeqCst);
@@ -369,6 +376,11 @@ impl FakeAgent {
 }
 
 impl State {
+    fn batch_bytes_max(&self) -> Option<u32> {
+        let bytes = self.batch_bytes_max.load(Ordering::SeqCst);
+        (bytes > 0).then_some(bytes)
+    }
+
     fn topic_id(&self) -> [u8; 16] {
         [self.recreated.load(Ordering::SeqCst); 16]
     }
@@ -382,6 +394,12 @@ impl State {
 
     fn append(&self, request: v1::ProduceRequest) -> Result<v1::ProduceAck, v1::ErrorDetail> {
         self.check_id(&request.topic_id)?;
+        if self
+            .batch_bytes_max()
+            .is_some_and(|max| request.batch.len() > max as usize)
+        {
+            return Err(detail(ErrorKind::BatchTooLarge, "batch is too large"));
+        }
         let mut topics = self.topics.lock();
         let topic = topics.get_mut(&request.topic);
         let topic = topic.ok_or_else(|| detail(ErrorKind::UnknownTopic, "no such topic"))?;
@@ -696,6 +714,10 @@ impl Admin for Service {
         Ok(Response::new(v1::DescribeTopicResponse {
             topic: Some(v1::TopicSummary {
                 topic_id: TopicId::from_bytes(self.0.topic_id()).to_string(),
+                settings: Some(v1::TopicSettings {
+                    batch_bytes_max: self.0.batch_bytes_max(),
+                    ..v1::TopicSettings::default()
+                }),
                 ..v1::TopicSummary::default()
             }),
             partitions: partitions.collect(),

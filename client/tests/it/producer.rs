@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use esker_client::{
-    Client, Compression, Delivery, ErrorKind, PartitionId, Producer, ProducerConfig, RecordRef,
+    Client, ClientConfig, Compression, ConsumerConfig, Delivery, ErrorKind, PartitionId, Producer,
+    ProducerConfig, RecordRef, StartAt,
 };
 use esker_proto::v1::{self, ErrorKind as Wire};
 
@@ -433,4 +434,188 @@ async fn unreachable_agent_is_named() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&free.to_string()), "{error}");
     assert!(error.has_no_side_effects());
+}
+
+/// Bytes of values that a producer takes while nothing is acknowledged.
+fn room(producer: &Producer, value: &[u8]) -> usize {
+    let taken = || producer.try_send(RecordRef::new(value)).unwrap();
+    std::iter::from_fn(taken).take(1_000).count() * value.len()
+}
+
+#[tokio::test]
+async fn room_is_the_same_after_records_without_a_key_waited_for_it() {
+    let agent = FakeAgent::start(2).await;
+    let config = ProducerConfig {
+        buffer_bytes: 20_000,
+        batch_bytes: 5_000,
+        ..ProducerConfig::default()
+    };
+    let producer = producer(&agent, config).await;
+    let value = vec![7; 1_000];
+    for _ in 0..500 {
+        drop(producer.send(RecordRef::new(&value)).await.unwrap());
+    }
+    producer.flush().await.unwrap();
+    agent.stop();
+    let bytes = room(&producer, &value);
+    assert!(bytes <= 20_000, "takes {bytes} bytes");
+}
+
+#[tokio::test]
+async fn every_clone_s_flush_tells_of_a_record_that_failed() {
+    let agent = FakeAgent::start(1).await;
+    let producer = producer(&agent, ProducerConfig::default()).await;
+    let too_large = detail(Wire::BatchTooLarge, "too large");
+    agent.on_produce([ProduceFault::Refuse(too_large)]);
+    drop(producer.send(RecordRef::new(b"a")).await.unwrap());
+    let other = producer.clone();
+    let (one, two) = tokio::join!(producer.flush(), other.flush());
+    assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
+    producer.flush().await.unwrap();
+    other.flush().await.unwrap();
+}
+
+#[tokio::test]
+async fn any_bootstrap_address_leads_to_the_partitions() {
+    let agent = FakeAgent::start(1).await;
+    let dead = FakeAgent::start(1).await;
+    dead.stop();
+    // Who leads is not told, and once told wrongly.
+    for leader in ["", dead.address()] {
+        agent.set_leader(leader);
+        let addresses = format!("{},{}", dead.address(), agent.address());
+        let client = Client::connect(addresses).await.unwrap();
+        let config = ProducerConfig::default();
+        let producer = client.producer("t", config).await.unwrap();
+        let delivery = producer.send(RecordRef::new(b"a")).await.unwrap();
+        delivery.await.unwrap();
+        let mut consumer = client.consumer(ConsumerConfig::default());
+        let partition = PartitionId::new(0);
+        let assigned = consumer.assign("t", partition, StartAt::Earliest, None);
+        assigned.await.unwrap();
+        assert!(consumer.next().await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn producer_never_writes_into_another_topic_of_the_same_name() {
+    let agent = FakeAgent::start(2).await;
+    let producer = producer(&agent, ProducerConfig::default()).await;
+    agent.recreate();
+    let delivery = producer.send(RecordRef::new(b"a")).await.unwrap();
+    let error = delivery.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TopicRecreated, "{error:?}");
+    let refused = producer.send(RecordRef::new(b"b")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TopicRecreated, "{refused:?}");
+}
+
+#[tokio::test]
+async fn records_without_a_key_go_elsewhere_when_a_partition_is_fenced() {
+    let agent = FakeAgent::start(2).await;
+    let config = ProducerConfig {
+        batch_bytes: 1,
+        linger: Duration::ZERO,
+        ..ProducerConfig::default()
+    };
+    let producer = producer(&agent, config).await;
+    agent.on_produce([ProduceFault::Refuse(detail(Wire::ProducerFenced, "fenced"))]);
+    let fenced = producer.send(RecordRef::new(b"a")).await.unwrap();
+    assert_eq!(fenced.await.unwrap_err().kind(), ErrorKind::Fenced);
+    for _ in 0..20 {
+        let delivery = producer.send(RecordRef::new(b"b")).await.unwrap();
+        delivery.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn producer_follows_the_topic_s_limit_when_it_is_lowered() {
+    let agent = FakeAgent::start(1).await;
+    let producer = producer(&agent, ProducerConfig::default()).await;
+    agent.set_batch_bytes_max(2_000);
+    let value = vec![7; 500];
+    let mut delivered = false;
+    // Batches built before it was known fail, and say why.
+    while !delivered {
+        let mut deliveries = Vec::new();
+        for _ in 0..100 {
+            deliveries.push(producer.send(RecordRef::new(&value)).await.unwrap());
+        }
+        let outcomes = futures::future::join_all(deliveries).await;
+        for outcome in &outcomes {
+            let refused = outcome.as_ref().err().map(esker_client::Error::wire_kind);
+            assert!(
+                matches!(refused, None | Some(Wire::BatchTooLarge)),
+                "{outcome:?}"
+            );
+        }
+        delivered = outcomes.iter().all(Result::is_ok);
+    }
+    assert!(agent.batches(0) >= 25);
+}
+
+#[tokio::test]
+async fn durations_of_never_are_taken_as_that() {
+    let agent = FakeAgent::start(1).await;
+    let client_config = ClientConfig {
+        connect_timeout: Duration::MAX,
+        request_timeout: Duration::MAX,
+        ..ClientConfig::default()
+    };
+    let client = Client::connect_with(agent.address(), client_config)
+        .await
+        .unwrap();
+    let config = ProducerConfig {
+        delivery_timeout: Duration::MAX,
+        buffer_bytes: 2_000,
+        batch_bytes: 1_000,
+        ..ProducerConfig::default()
+    };
+    let producer = client.producer("t", config).await.unwrap();
+    for _ in 0..50 {
+        drop(producer.send(RecordRef::new(&[7; 500])).await.unwrap());
+    }
+    producer.flush().await.unwrap();
+    let config = ProducerConfig {
+        linger: Duration::from_secs(u64::MAX - 1),
+        delivery_timeout: Duration::MAX,
+        ..ProducerConfig::default()
+    };
+    let lingering = client.producer("t", config).await.unwrap();
+    drop(lingering.send(RecordRef::new(b"a")).await.unwrap());
+    lingering.close().await.unwrap();
+}
+
+#[test]
+fn no_delivery_is_left_open_when_the_runtime_ends_while_its_batch_is_compressed() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let others = builder.worker_threads(1).enable_all().build().unwrap();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let clients = builder
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let agent = others.block_on(FakeAgent::start(1));
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let mut delivery = None;
+    clients.block_on(async {
+        let config = ProducerConfig {
+            compression: Compression::Lz4,
+            linger: Duration::ZERO,
+            ..ProducerConfig::default()
+        };
+        let producer = producer(&agent, config).await;
+        let first = producer.send(RecordRef::new(b"a")).await.unwrap();
+        first.await.unwrap();
+        // The only thread for compression is busy.
+        drop(tokio::task::spawn_blocking(move || _ = released.recv()));
+        delivery = Some(producer.send(RecordRef::new(b"b")).await.unwrap());
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    });
+    clients.shutdown_background();
+    drop(release);
+    let error = others.block_on(delivery.unwrap()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }

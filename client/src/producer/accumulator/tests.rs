@@ -69,7 +69,8 @@ async fn open_batch_is_due_after_its_linger_or_when_hurried() {
     };
     assert_eq!(until, start + LIMITS.linger);
     assert!(matches!(accumulator.take(1, start), Take::Empty));
-    assert!(matches!(accumulator.take(0, until), Take::Filled(_)));
+    let taken = accumulator.take(0, until);
+    assert!(matches!(taken, Take::Filled(_)));
 
     assert!(is_added(push(&accumulator, b"b")));
     assert_eq!(accumulator.hurry().len(), 2, "neither batch is settled");
@@ -108,16 +109,21 @@ async fn room_is_bounded_and_all_of_it_comes_back() {
 }
 
 #[tokio::test]
-async fn credit_is_used_or_given_back() {
+async fn credit_is_used_given_back_or_left_to_the_caller() {
     let accumulator = Accumulator::new(1, LIMITS, 1000);
     assert!(accumulator.budget.try_take(300));
     let record = RecordRef::new(b"a");
     let added = accumulator.push(FIXED, &record, TimestampMs::new(1), 300);
     assert!(is_added(added));
+    assert!(accumulator.budget.try_take(100));
+    let too_large = RecordRef::new(&[7; 6000]);
+    let refused = accumulator.push(FIXED, &too_large, TimestampMs::new(1), 100);
+    assert!(matches!(refused, Push::Refused(_)));
     accumulator.close();
     assert!(accumulator.budget.try_take(100));
-    let refused = accumulator.push(FIXED, &record, TimestampMs::new(1), 100);
-    assert!(matches!(refused, Push::Refused(_)));
+    let ended = accumulator.push(FIXED, &record, TimestampMs::new(1), 100);
+    assert!(matches!(ended, Push::Ended(_)));
+    accumulator.budget.give_back(100);
     accumulator
         .budget
         .give_back(accumulator.take_filled(0).unwrap().reserved);

@@ -10,7 +10,7 @@ use esker_proto::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::producer::delivery::Completion;
+use crate::producer::delivery::{Completion, Promise};
 
 const PRODUCER: (ProducerId, ProducerEpoch) = (ProducerId::new(9), ProducerEpoch::new(0));
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ fn filled(name: u32, records: usize, deadline: Instant) -> Filled {
     let completion = Arc::new(Completion::new(PartitionId::new(0)));
     Filled {
         builder,
-        completion,
+        completion: Promise(completion),
         deadline,
         reserved: 0,
     }

@@ -1,17 +1,24 @@
 //! What an agent offers to callers without Esker's client: plain records, health, reflection, pages.
 
+use bytes::Bytes;
 use esker_agent::agent::Agent;
-use esker_proto::v1::{AppendRequest, FetchFormat, FetchRequest, Header, Record};
+use esker_proto::v1::{
+    AppendRequest, ErrorKind, FetchFormat, FetchRequest, Header, ProduceRequest, Record,
+    produce_response::Result as Answer,
+};
 use esker_tests::agent::{Plan, directory_url, page};
+use futures::StreamExt;
 use tempfile::TempDir;
-use tonic::transport::Channel;
+use tonic::{Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-use super::support::{Raw, TOPIC, connect, create, publish, seal};
+use tonic_prost::ProstCodec;
+
+use super::support::{Raw, TOPIC, batch, connect, create, detail, publish, seal};
 
 async fn start(home: &TempDir) -> Agent {
     let agent = Plan::new(directory_url(home.path()), home.path());
@@ -202,5 +209,118 @@ async fn pages_tell_health_and_the_bill() {
     let billed = value("esker_tiering_store_requests_total{").unwrap();
     assert!(before > 5 && billed >= before, "{billed} {before}");
     assert!(billed <= agent.store().requests().total(), "{billed}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_a_stop_cuts_off_end_as_unavailable() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let endless = FetchRequest {
+        topic: TOPIC.to_owned(),
+        ..FetchRequest::default()
+    };
+    let mut bounded = endless.clone();
+    bounded.end_offset = Some(1);
+    let mut fetches = Vec::new();
+    for request in [endless, bounded] {
+        let mut fetch = raw.log.fetch(request).await.unwrap().into_inner();
+        fetch.message().await.unwrap().unwrap();
+        fetches.push(fetch);
+    }
+    let batch = ProduceRequest {
+        topic: TOPIC.to_owned(),
+        partition: 1,
+        batch: batch(&["a"]),
+        ..ProduceRequest::default()
+    };
+    let requests = futures::stream::iter([batch]).chain(futures::stream::pending());
+    let mut answers = raw.log.produce(requests).await.unwrap().into_inner();
+    answers.message().await.unwrap().unwrap();
+
+    let (fetched, produced, ()) = tokio::join!(
+        futures::future::join_all(fetches.into_iter().map(async |mut fetch| loop {
+            match fetch.message().await {
+                Ok(response) => assert!(response.is_some(), "ended as if all was read"),
+                Err(status) => break status,
+            }
+        })),
+        answers.message(),
+        agent.stop(),
+    );
+
+    for status in [&fetched[0], &fetched[1], &produced.unwrap_err()] {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        let detail = detail(status);
+        assert_eq!(detail.kind(), ErrorKind::ShuttingDown);
+        assert!(detail.is_retryable);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_too_large_is_refused_by_name() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    let fits = ProduceRequest {
+        topic: TOPIC.to_owned(),
+        batch: batch(&["a"]),
+        ..ProduceRequest::default()
+    };
+    let large = ProduceRequest {
+        batch: vec![0; 65 << 20].into(),
+        ..fits.clone()
+    };
+    let requests = futures::stream::iter([fits, large]);
+    let mut answers = raw.log.produce(requests).await.unwrap().into_inner();
+    let first = answers.message().await.unwrap().unwrap();
+    assert!(matches!(first.result, Some(Answer::Ack(_))), "{first:?}");
+    let status = answers.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(detail(&status).kind(), ErrorKind::BatchTooLarge);
+
+    let large = AppendRequest {
+        topic: TOPIC.to_owned(),
+        records: vec![record(None, &"x".repeat(65 << 20))],
+        ..AppendRequest::default()
+    };
+    let status = raw.log.append(large).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(detail(&status).kind(), ErrorKind::BatchTooLarge);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_no_message_is_an_invalid_argument() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let url = format!("http://{}", agent.grpc_address());
+    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+    for path in [
+        "Log/Append",
+        "Log/Fetch",
+        "Admin/CreateTopic",
+        "Log/Produce",
+    ] {
+        let mut client = Grpc::new(channel.clone());
+        client.ready().await.unwrap();
+        let path = PathAndQuery::from_maybe_shared(format!("/esker.v1.{path}")).unwrap();
+        // Bytes that are not UTF-8 where each request has a string.
+        let nonsense = Record {
+            key: Some(Bytes::from_static(&[0xff; 3])),
+            value: Some(Bytes::from_static(&[0xff; 3])),
+            ..Record::default()
+        };
+        let codec = ProstCodec::<Record, Record>::default();
+        let request = Request::new(futures::stream::iter([nonsense]));
+        let refused = client.streaming(request, path.clone(), codec).await;
+        let status = match refused {
+            Err(status) => status,
+            Ok(answers) => answers.into_inner().message().await.unwrap_err(),
+        };
+        assert_eq!(status.code(), Code::InvalidArgument, "{path} {status:?}");
+        assert_eq!(detail(&status).kind(), ErrorKind::InvalidArgument);
+    }
     agent.stop().await;
 }
