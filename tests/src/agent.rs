@@ -17,8 +17,8 @@ use esker_agent::{
     config::{self, Settings, Sources},
 };
 use esker_tiering::{
-    env::TaskSet,
-    scrub::{Depth, Scrubber, VerifyReport},
+    env::{RandomIds, TaskSet},
+    scrub::{Depth, RebuildOptions, Scrubber, VerifyReport},
     store::{S3Credentials, Store, StoreOptions, StoreUrl},
 };
 use parking_lot::Mutex;
@@ -155,6 +155,26 @@ pub async fn open_store(url: &str) -> anyhow::Result<Store> {
 pub async fn verify(url: &str) -> anyhow::Result<VerifyReport> {
     let scrubber = Scrubber::new(open_store(url).await?, TaskSet::new());
     Ok(scrubber.verify(None, Depth::Bytes).await?)
+}
+
+/// Repairs every damaged partition of a bucket, as `esker bucket repair --apply` does.
+///
+/// # Errors
+///
+/// Those of the store, and a repair that was refused.
+pub async fn repair(url: &str) -> anyhow::Result<()> {
+    let scrubber = Scrubber::new(open_store(url).await?, TaskSet::new());
+    let report = scrubber.verify(None, Depth::Sizes).await?;
+    let anomalies = report.anomalies.iter();
+    let mut damaged: Vec<_> = anomalies.map(|anomaly| anomaly.topic_partition).collect();
+    damaged.dedup();
+    for partition in damaged {
+        let report = scrubber
+            .rebuild_index(partition, &RandomIds, RebuildOptions::default())
+            .await?;
+        anyhow::ensure!(report.refusal.is_none(), "{:?}", report.refusal);
+    }
+    Ok(())
 }
 
 /// How a process ended.

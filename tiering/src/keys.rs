@@ -285,6 +285,11 @@ impl Keys {
         format!("{}/segments", self.folder())
     }
 
+    /// Sorts before every segment that begins at `base_offset`, and after all that begin below.
+    pub fn segments_before(self, base_offset: Offset) -> String {
+        format!("{}/{:020}", self.segments(), base_offset.get())
+    }
+
     /// Key of one version of the manifest.
     pub fn manifest(self, version: ManifestVersion) -> String {
         Key::Manifest(self.topic_partition, version).to_string()

@@ -98,8 +98,10 @@
 //! # Garbage
 //!
 //! An object is deleted only when the latest manifest does not name it and no commit can name it
-//! any more: its name carries an epoch below the opened one, or it lies below the tiered offset
-//! (commits only add above), or this very owner put it and gave it up. No age decides. A listing
+//! any more: it lies below the tiered offset (commits only add above), or it is a page whose name
+//! carries an epoch below the opened one, or this very owner put it and gave it up; and an owner
+//! asks whether it still is one before each deletion. What lies above the tiered offset stays,
+//! since a manifest that was lost may name it (`archive::beyond`). No age decides. A listing
 //! may be stale: an object missing from it is not thereby gone, and an object found in it is judged
 //! by the manifest. Nothing is deleted in a partition without a manifest, except by the tombstone
 //! of its topic.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use esker_index::Manifest;
 use esker_proto::types::{LeaderEpoch, TopicId, TopicPartition};
 use esker_tiering::{
-    archive::{Archive, delete_everything},
+    archive::{self, Archive, LocalExtent, delete_everything},
     env::TaskSet,
 };
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -72,7 +73,7 @@ impl Start {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Its part in the bucket cannot be read or opened.
-    #[error("partition cannot be opened in the bucket. partition=`{at}`: {source}")]
+    #[error("partition cannot be opened in the bucket. partition=`{at}`: {source}{}", bucket_repair(.at, .source))]
     Bucket {
         /// Which.
         at: TopicPartition,
@@ -128,6 +129,16 @@ impl OpenError {
     }
 }
 
+/// Names the command that repairs what is damaged in the bucket.
+fn bucket_repair(at: &TopicPartition, source: &esker_tiering::Error) -> String {
+    match source.kind() {
+        esker_tiering::ErrorKind::Corrupt | esker_tiering::ErrorKind::NotFound => {
+            format!("; `esker bucket repair --partition {at}` shows what can be done")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Says what to do about a log that cannot be opened.
 fn advice(at: TopicPartition, error: &log::Error) -> String {
     if error.kind() == log::ErrorKind::Corrupt {
@@ -168,7 +179,7 @@ pub(crate) async fn open_or_set_aside(
     let mut manifest = Arc::new(Manifest::create(opening.archiver.cluster_id, at));
     let opened = match open_chain(opening, at, start).await {
         Ok(chain) => {
-            manifest = Arc::clone(&chain.manifest);
+            manifest = Arc::clone(&chain.published.borrow());
             open_on(opening, at, chain, settings.clone()).await
         }
         Err(error) => Err(error),
@@ -192,8 +203,6 @@ struct Chain {
     leader_epoch: LeaderEpoch,
     led_since: LeaderEpoch,
     archive: Option<Archive>,
-    manifest: Arc<Manifest>,
-    /// Where the archive shows each manifest.
     published: watch::Sender<Arc<Manifest>>,
 }
 
@@ -204,25 +213,83 @@ async fn open_chain(
 ) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
     let leader_epoch = start.leader_epoch();
-    let published = watch::Sender::new(Arc::new(Manifest::create(context.cluster_id, at)));
+    let empty = Arc::new(Manifest::create(context.cluster_id, at));
+    let published = watch::Sender::new(empty);
     let (archive, led_since) = match start {
         Start::New => (None, leader_epoch),
         Start::Existing { led_since, .. } => {
-            let deps = context.deps.clone();
-            let archive = Archive::open_into(published.clone(), deps, at, leader_epoch)
+            let local = LocalDir {
+                opening,
+                at,
+                led_since,
+            };
+            let (published, deps) = (published.clone(), context.deps.clone());
+            let archive = Archive::reopen(&local, published, deps, at, leader_epoch)
                 .await
                 .map_err(|source| OpenError::Bucket { at, source })?;
             (Some(archive), led_since)
         }
     };
-    let manifest = Arc::clone(&published.borrow());
     Ok(Chain {
         leader_epoch,
         led_since,
         archive,
-        manifest,
         published,
     })
+}
+
+/// The local log of a partition whose manifest is not opened yet.
+#[derive(Debug)]
+struct LocalDir<'a> {
+    opening: &'a Opening,
+    at: TopicPartition,
+    led_since: LeaderEpoch,
+}
+
+impl archive::LocalLog for LocalDir<'_> {
+    fn extent<'a>(&'a self, newest: Option<&'a Manifest>) -> BoxFuture<'a, LocalExtent> {
+        let Self {
+            opening,
+            at,
+            led_since,
+        } = *self;
+        let empty = Manifest::create(opening.archiver.cluster_id, at);
+        let recover_at = recover_at(opening, newest.unwrap_or(&empty));
+        let (dir, pool) = (opening.data_dir.partition(at), opening.flush_pool.clone());
+        let look = move || {
+            let is_overtaken = log::newest_epoch(&pool, &dir)?.is_some_and(|e| e < led_since);
+            match dir.exists() && !is_overtaken {
+                true => log::extent(&pool, &dir, &recover_at).map(|(log_end_offset, epochs)| {
+                    LocalExtent {
+                        log_end_offset,
+                        epochs,
+                    }
+                }),
+                false => Ok(LocalExtent::default()),
+            }
+        };
+        let looking = opening.tasks.spawn_blocking(look);
+        Box::pin(async move {
+            match looking.await {
+                Ok(Ok(extent)) => extent,
+                // What cannot be read holds nothing that can be told.
+                Ok(Err(error)) => {
+                    tracing::warn!(partition = %at, %error, "local log cannot be read");
+                    LocalExtent::default()
+                }
+                Err(_) => LocalExtent::default(),
+            }
+        })
+    }
+}
+
+fn recover_at(opening: &Opening, manifest: &Manifest) -> RecoverAt {
+    RecoverAt {
+        tiered_offset: manifest.tiered_offset(),
+        epochs: manifest.epochs().clone(),
+        producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
+        now: opening.archiver.clocks.local(),
+    }
 }
 
 /// Opens the local log on what the bucket has, and starts the tasks.
@@ -236,9 +303,9 @@ async fn open_on(
         leader_epoch,
         led_since,
         archive,
-        manifest,
         published,
     } = chain;
+    let manifest = Arc::clone(&published.borrow());
     let opened = open_log(opening, at, manifest, led_since).await?;
     let (mut log, events) = opened;
     begin_epoch(&mut log, leader_epoch)
@@ -248,7 +315,7 @@ async fn open_on(
         at,
         leader_epoch,
         archive,
-        manifest: published,
+        published,
         log,
         events,
         settings,
@@ -273,12 +340,7 @@ async fn open_log(
             tracing::info!(partition = %at, "discarding a local log that another leader overtook");
             log::remove_dir(&dir)?;
         }
-        let recover_at = RecoverAt {
-            tiered_offset: manifest.tiered_offset(),
-            epochs: manifest.epochs().clone(),
-            producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
-            now: opening.archiver.clocks.local(),
-        };
+        let recover_at = recover_at(&opening, &manifest);
         LocalLog::open(&opening.flush_pool, &dir, &recover_at)
     };
     let opened = tasks
@@ -308,7 +370,7 @@ struct Parts {
     at: TopicPartition,
     leader_epoch: LeaderEpoch,
     archive: Option<Archive>,
-    manifest: watch::Sender<Arc<Manifest>>,
+    published: watch::Sender<Arc<Manifest>>,
     log: LocalLog,
     events: LogEvents,
     settings: PartitionSettings,
@@ -319,7 +381,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         at,
         leader_epoch,
         archive,
-        manifest: manifest_in,
+        published,
         log,
         events,
         settings,
@@ -327,7 +389,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
     let tasks = opening.tasks.child();
     let (inbox, messages) = mpsc::channel(INBOX_LEN);
     let (trims_in, trims) = mpsc::channel(TRIMS_LEN);
-    let manifest = manifest_in.subscribe();
+    let manifest = published.subscribe();
     let settings_in = Arc::new(watch::Sender::new(settings));
     let sealed_in = watch::Sender::new(Sealed::default());
     let (view_in, view) = watch::channel(View::of(&log));
@@ -337,7 +399,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         leader_epoch,
         archive,
         sealed: sealed_in.subscribe(),
-        manifest: manifest_in,
+        manifest: published,
         settings: settings_in.subscribe(),
         trims,
         actor: inbox.clone(),

@@ -1,24 +1,30 @@
 //! `esker bucket`: work on a bucket itself, with no agent.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use esker_proto::types::{PartitionId, TopicId, TopicPartition};
 use esker_tiering::{
     MetricsRegistry,
-    env::{RandomIds, TaskSet},
-    scrub::{Depth, GarbagePlan, RebuildOptions, RebuildReport, Refusal, Scrubber, VerifyReport},
+    env::TaskSet,
+    keys::{Key, Keys},
+    scrub::{Depth, GarbagePlan, RebuildOptions, Scrubber},
     store::{Store, StoreOptions, StoreUrl},
 };
+use futures::StreamExt;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::{
     Common,
-    exit::Damaged,
     output::{self, grouped, size},
 };
+
+mod repair;
+mod report;
+
+/// How long a verification waits for an agent to commit what it has uploaded.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BucketCommand {
@@ -30,20 +36,19 @@ pub(super) enum BucketCommand {
         #[arg(long)]
         deep: bool,
     },
-    /// Write a partition's manifest anew, from its segments alone
+    /// Show what can be repaired in damaged partitions; with --apply, repair it
     ///
-    /// The last resort for a damaged manifest. Stop the partition's agent before, start it after.
-    RebuildIndex {
-        /// Store URL
-        #[arg(long, env = "ESKER_STORE")]
-        store: StoreUrl,
-        /// Which partition: TOPIC_ID/NUMBER
-        #[arg(long, value_parser = partition)]
-        partition: TopicPartition,
-        /// Only say what would be written
+    /// Writes a partition's manifest anew, from its segments and what is left of the manifest. That
+    /// fences the agent that leads the partition: restart it afterwards. docs/damage.md lists each
+    /// damage and its repair.
+    Repair {
+        #[command(flatten)]
+        target: Target,
+        /// Write the repair; without it, only show it
         #[arg(long)]
-        dry_run: bool,
-        /// Rebuild although the manifest is intact, or although offsets would be lost
+        apply: bool,
+        /// Repair although offsets are lost, or although the manifest is intact. Deletes segments
+        /// above the new end that it cannot name
         #[arg(long)]
         force: bool,
     },
@@ -82,27 +87,29 @@ pub(super) async fn run(common: &Common, command: BucketCommand) -> anyhow::Resu
     match command {
         BucketCommand::Verify { target, deep } => {
             let depth = if deep { Depth::Bytes } else { Depth::Sizes };
-            let (scrubber, bar) = open(common, &target.store).await?;
+            let Opened {
+                scrubber,
+                bar,
+                has_cluster,
+            } = open(common, &target.store).await?;
+            let scrubber = scrubber.with_patience(COMMIT_PATIENCE);
             let report = scrubber.verify(target.partition, depth).await?;
             bar.finish_and_clear();
-            verified(common, &report)
+            report::verified(common, &report, has_cluster)
         }
-        BucketCommand::RebuildIndex {
-            store,
-            partition,
-            dry_run,
+        BucketCommand::Repair {
+            target,
+            apply,
             force,
         } => {
-            let (scrubber, bar) = open(common, &store).await?;
-            let options = RebuildOptions { dry_run, force };
-            let report = scrubber
-                .rebuild_index(partition, &RandomIds, options)
-                .await?;
-            bar.finish_and_clear();
-            rebuilt(common, &report, dry_run)
+            let options = RebuildOptions {
+                dry_run: !apply,
+                force,
+            };
+            repair::run(common, &target, options).await
         }
         BucketCommand::Gc { target, dry_run } => {
-            let (scrubber, bar) = open(common, &target.store).await?;
+            let Opened { scrubber, bar, .. } = open(common, &target.store).await?;
             let plan = scrubber.plan_garbage(target.partition).await?;
             bar.finish_and_clear();
             if !dry_run {
@@ -113,17 +120,26 @@ pub(super) async fn run(common: &Common, command: BucketCommand) -> anyhow::Resu
     }
 }
 
-async fn open(common: &Common, url: &StoreUrl) -> anyhow::Result<(Scrubber, ProgressBar)> {
-    let store = Store::open(url, StoreOptions::default(), &MetricsRegistry::new()).await?;
-    // A directory that is not there would look like an empty bucket.
+/// A bucket about to be worked on.
+struct Opened {
+    scrubber: Scrubber,
+    bar: ProgressBar,
+    /// Whether `cluster.json` exists.
+    has_cluster: bool,
+}
+
+async fn open(common: &Common, url: &StoreUrl) -> anyhow::Result<Opened> {
+    // Opening the store would create the directory, which would then look like an empty bucket.
     if let Some(directory) = url.directory() {
         let directory = PathBuf::from(directory);
         anyhow::ensure!(
             directory.is_dir(),
-            "{} is no directory",
+            "{} is not a directory",
             directory.display()
         );
     }
+    let store = Store::open(url, StoreOptions::default(), &MetricsRegistry::new()).await?;
+    let has_cluster = has_cluster(&store).await?;
     let bar = if common.json {
         ProgressBar::hidden()
     } else {
@@ -140,108 +156,27 @@ async fn open(common: &Common, url: &StoreUrl) -> anyhow::Result<(Scrubber, Prog
         ));
         shown.tick();
     });
-    Ok((scrubber, bar))
+    Ok(Opened {
+        scrubber,
+        bar,
+        has_cluster,
+    })
 }
 
-fn verified(common: &Common, report: &VerifyReport) -> anyhow::Result<()> {
-    if common.json {
-        let anomalies = report.anomalies.iter().map(|anomaly| {
-            json!({
-                "partition": anomaly.topic_partition.to_string(),
-                "key": anomaly.key,
-                "damage": anomaly.damage.to_string(),
-                "loses_records": anomaly.damage.loses_records(),
-                "offsets": anomaly.offsets.as_ref().map(|o| [o.start.get(), o.end.get()]),
-            })
-        });
-        output::json(&json!({
-            "partitions": report.partitions,
-            "segments": report.segments,
-            "segment_bytes": report.segment_bytes,
-            "pages": report.pages,
-            "orphans": report.orphans,
-            "orphan_bytes": report.orphan_bytes,
-            "is_intact": report.is_intact(),
-            "anomalies": anomalies.collect::<Vec<_>>(),
-        }))?;
-    } else {
-        print_report(report)?;
+/// Whether `cluster.json` exists. Refuses a place that has nothing of ours.
+async fn has_cluster(store: &Store) -> anyhow::Result<bool> {
+    match store.head(&Key::Cluster.to_string()).await {
+        Ok(_) => return Ok(true),
+        Err(error) if error.is_not_found() => {}
+        Err(error) => return Err(error.into()),
     }
-    match report.is_intact() {
-        true => Ok(()),
-        false => Err(Damaged("the bucket lacks records that its manifests name".to_owned()).into()),
-    }
-}
-
-fn print_report(report: &VerifyReport) -> anyhow::Result<()> {
-    println!(
-        "{} partitions, {} segments, {}, {} index pages; {} orphans, {}",
-        grouped(report.partitions),
-        grouped(report.segments),
-        size(report.segment_bytes),
-        grouped(report.pages),
-        grouped(report.orphans),
-        size(report.orphan_bytes),
+    let first = store.list(Keys::TOPICS, None).next().await.transpose()?;
+    anyhow::ensure!(
+        first.is_some(),
+        "no cluster.json and no topics in {}; is its prefix right?",
+        store.name()
     );
-    if report.anomalies.is_empty() {
-        println!("every object that a manifest names is there and whole");
-        return Ok(());
-    }
-    let mut table = output::table(&["DAMAGE", "OFFSETS", "OBJECT"], &[]);
-    for anomaly in &report.anomalies {
-        let offsets = anomaly.offsets.as_ref();
-        let offsets = offsets.map_or_else(String::new, |o| format!("{} to {}", o.start, o.end));
-        table.add_row([anomaly.damage.to_string(), offsets, anomaly.key.clone()]);
-    }
-    Ok(output::print(&table)?)
-}
-
-fn rebuilt(common: &Common, report: &RebuildReport, dry_run: bool) -> anyhow::Result<()> {
-    if let Some(refusal) = &report.refusal {
-        let reason = match refusal {
-            Refusal::Intact => {
-                "the manifest is intact; --force rebuilds it all the same".to_owned()
-            }
-            Refusal::NoSegments => "there is no segment whose trailer can be read".to_owned(),
-            Refusal::Holes(holes) => {
-                let holes: Vec<_> = holes
-                    .iter()
-                    .map(|hole| format!("{} to {}", hole.start, hole.end))
-                    .collect();
-                format!(
-                    "offsets would be lost: {}; --force gives them up",
-                    holes.join(", ")
-                )
-            }
-            _ => "segments come from several clusters".to_owned(),
-        };
-        anyhow::bail!("nothing was rebuilt: {reason}");
-    }
-    let manifest = report
-        .manifest
-        .as_ref()
-        .context("a rebuild without a manifest")?;
-    let (start, end) = (manifest.log_start_offset(), manifest.tiered_offset());
-    if common.json {
-        return output::json(&json!({
-            "dry_run": dry_run,
-            "version": manifest.header().version.get(),
-            "leader_epoch": manifest.header().leader_epoch.get(),
-            "log_start_offset": start.get(),
-            "tiered_offset": end.get(),
-            "segments": report.chosen.len(),
-            "spare": report.spare.len(),
-            "damaged": report.damaged.len(),
-        }));
-    }
-    let what = if dry_run { "would name" } else { "names" };
-    println!(
-        "the manifest {what} {} segments, offsets {start} to {end}; {} left out, {} damaged",
-        report.chosen.len(),
-        report.spare.len(),
-        report.damaged.len()
-    );
-    Ok(())
+    Ok(false)
 }
 
 fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Result<()> {

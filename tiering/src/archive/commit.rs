@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use esker_index::{Manifest, NewPage, Next, Update};
 use esker_proto::types::{ClusterId, LeaderEpoch};
+use futures::FutureExt;
 
 use super::{
     Archive, ArchiveDeps,
+    beyond::Check,
     garbage::Dead,
     plan::{Reason, VERSIONS_KEPT, VERSIONS_PER_COLLECTION},
 };
@@ -179,7 +181,11 @@ pub(super) async fn open_chain(
     keys: Keys,
     cluster_id: ClusterId,
     leader_epoch: LeaderEpoch,
+    check: Check<'_>,
 ) -> Result<Chain<Manifest>, Error> {
+    let check = |newest: Option<Entry<Manifest>>| {
+        async move { check.may_continue(&deps.store, keys, newest.as_ref()).await }.boxed()
+    };
     let name = ChainName::Manifest(keys);
     let open_with = |tip: Option<&Entry<Manifest>>| {
         let key = name.slot(tip.map_or(1, |tip| tip.slot + 1));
@@ -197,5 +203,6 @@ pub(super) async fn open_chain(
             .manifest)
     };
     let epoch = u64::from(leader_epoch.get());
-    Chain::open(deps.store.clone(), name, epoch, deps.policy, open_with).await
+    let (store, policy) = (deps.store.clone(), deps.policy);
+    Chain::open_checked(store, name, epoch, policy, &check, open_with).await
 }

@@ -7,6 +7,7 @@
 //! One task owns an archive and calls it one method at a time. Others follow its manifest on
 //! [`Archive::watch`], which shows committed versions only, or look for themselves with [`view`].
 
+pub(crate) mod beyond;
 mod budget;
 mod commit;
 mod delete;
@@ -28,6 +29,7 @@ use esker_index::{Manifest, SegmentMeta};
 use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
 use tokio::sync::watch;
 
+pub use beyond::{LocalExtent, LocalLog};
 pub use budget::UploadBudget;
 pub use delete::delete_everything;
 pub use garbage::Collected;
@@ -44,6 +46,7 @@ use crate::{
     keys::Keys,
     store::Store,
 };
+use beyond::Check;
 use commit::Fallout;
 use garbage::Garbage;
 use pages::Pages;
@@ -113,6 +116,24 @@ impl Archive {
         Self::open_into(published, deps, topic_partition, leader_epoch).await
     }
 
+    /// As [`Archive::open_into`], for a partition that was led before. Refuses, before it writes anything,
+    /// if segments lie above the newest manifest that only a lost one can have named; `local` tells
+    /// them from uploads that were never committed. See `beyond` for how.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` then; else those of [`Archive::open`].
+    pub async fn reopen(
+        local: &dyn LocalLog,
+        published: watch::Sender<Arc<Manifest>>,
+        deps: ArchiveDeps,
+        topic_partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<Self, Error> {
+        let check = Some(local);
+        Self::open_checked(check, published, deps, topic_partition, leader_epoch).await
+    }
+
     /// As [`Archive::open`], for a partition whose readers follow `published` already. It shows the
     /// manifest of the same cluster that they know so far.
     ///
@@ -128,9 +149,21 @@ impl Archive {
         topic_partition: TopicPartition,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
+        Self::open_checked(None, published, deps, topic_partition, leader_epoch).await
+    }
+
+    async fn open_checked(
+        local: Option<&dyn LocalLog>,
+        published: watch::Sender<Arc<Manifest>>,
+        deps: ArchiveDeps,
+        topic_partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<Self, Error> {
         let keys = Keys::new(topic_partition);
         let cluster_id = published.borrow().header().cluster_id;
-        let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch).await?;
+        let known = published.borrow().tiered_offset();
+        let check = Check { local, known };
+        let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
         let pages = Pages::new(deps.store.clone(), keys, deps.tasks.clone());
         published.send_replace(Arc::new(chain.tip().body.clone()));
         let mut garbage = Garbage::default();

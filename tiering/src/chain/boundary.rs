@@ -15,9 +15,13 @@ use futures::TryStreamExt;
 use super::{
     body::ChainName,
     put::{Put, RetryPolicy, put_definite},
+    reader::read_decoded,
     rules::FIRST_SLOT,
 };
-use crate::{error::Error, store::Store};
+use crate::{
+    error::{Error, ErrorKind},
+    store::Store,
+};
 
 const MAGIC: [u8; 4] = *b"ESKB";
 const FORMAT_VERSION: u32 = 1;
@@ -118,12 +122,13 @@ impl BoundaryCursor {
         }
     }
 
-    /// Reads on to the newest boundary object.
+    /// Reads on to the newest boundary object. A damaged one that another follows is passed over.
     pub(super) async fn refresh(&mut self) -> Result<Boundary, Error> {
         if !self.is_placed {
             self.place().await?;
         }
-        while let Some(next) = self.read(self.number + 1).await? {
+        while let Some((number, next)) = self.read_from(self.number + 1).await? {
+            self.number = number - 1;
             self.advance(next)?;
         }
         Ok(self.boundary)
@@ -132,26 +137,75 @@ impl BoundaryCursor {
     /// Jumps to the newest object a listing shows. It may be an old listing: none of these objects
     /// is ever deleted, so reading on from any of them ends at the newest.
     async fn place(&mut self) -> Result<(), Error> {
-        let mut listed = self.store.list(&self.chain.boundaries(), None);
-        let mut newest = 0;
-        while let Some(object) = listed.try_next().await? {
-            newest = newest.max(ChainName::number_in(&object.key).unwrap_or(0));
-        }
+        let newest = self.newest_listed().await?;
         if newest > 0
-            && let Some(boundary) = self.read(newest).await?
+            && let Some(found) = self.read_from(newest).await?
         {
-            (self.number, self.boundary) = (newest, boundary);
+            (self.number, self.boundary) = found;
         }
         self.is_placed = true;
         Ok(())
     }
 
+    async fn newest_listed(&self) -> Result<u64, Error> {
+        let mut listed = self.store.list(&self.chain.boundaries(), None);
+        let mut newest = 0;
+        while let Some(object) = listed.try_next().await? {
+            newest = newest.max(ChainName::number_in(&object.key).unwrap_or(0));
+        }
+        Ok(newest)
+    }
+
+    /// Reads an object, or the one after it if it is damaged: a repair puts one there.
+    async fn read_from(&self, number: u64) -> Result<Option<(u64, Boundary)>, Error> {
+        let damage = match self.read(number).await {
+            Ok(found) => return Ok(found.map(|boundary| (number, boundary))),
+            Err(error) if error.kind() == ErrorKind::Corrupt => error,
+            Err(error) => return Err(error),
+        };
+        match self.read(number + 1).await? {
+            Some(boundary) => Ok(Some((number + 1, boundary))),
+            None => Err(damage),
+        }
+    }
+
     async fn read(&self, number: u64) -> Result<Option<Boundary>, Error> {
         let key = self.chain.boundary(number);
-        match self.store.get(&key).await {
-            Ok(bytes) => Boundary::decode(&key, &bytes).map(Some),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
+        read_decoded(&self.store, &key, |bytes| Boundary::decode(&key, &bytes)).await
+    }
+
+    /// Puts a boundary after a damaged one. `floor` must not be below the floor it held: the newest
+    /// slot is not.
+    pub(super) async fn replace_damaged(
+        &self,
+        floor: u64,
+        nonce: u128,
+        policy: RetryPolicy,
+    ) -> Result<(), Error> {
+        let mut number = self.newest_listed().await?;
+        loop {
+            match self.store.head(&self.chain.boundary(number + 1)).await {
+                Ok(_) => number += 1,
+                Err(error) if error.is_not_found() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let key = self.chain.boundary(number + 1);
+        let body = Boundary {
+            floor,
+            swept_below: FIRST_SLOT,
+        };
+        match put_definite(
+            &self.store,
+            &key,
+            body.encode(nonce),
+            Boundary::nonce_of,
+            policy,
+        )
+        .await
+        {
+            Put::Won | Put::Lost(_) => Ok(()),
+            Put::Refused(error) | Put::Unknown(error) => Err(error),
         }
     }
 

@@ -57,6 +57,10 @@
 //! not show, one put, and the reads of the boundary. One collection costs one read, one put, one
 //! deletion per thousand slots, and one read for each slot that an earlier owner left.
 //!
+//! What was read and cannot be decoded is read again, a few times, before it counts as damaged; and
+//! an owner counts as deposed only by bytes that it read twice. A damaged boundary object is passed
+//! over once a repair has put another after it.
+//!
 //! # Cancellation
 //!
 //! A call dropped in the middle of a put may leave that put in flight. It may land as long as its
@@ -95,4 +99,4 @@ pub use body::{ChainBody, ChainName, Entry, next_nonce, opening_nonce};
 pub use put::{Put, RetryPolicy, put_definite};
 pub use reader::{ChainReader, Tail};
 pub use rules::FIRST_SLOT;
-pub use writer::Chain;
+pub use writer::{Chain, OpeningCheck};

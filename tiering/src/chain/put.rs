@@ -43,6 +43,9 @@ impl RetryPolicy {
     }
 }
 
+/// How often an object is read to find two reads that agree.
+const READS_MAX: u32 = 4;
+
 /// Whose object is in the place.
 #[derive(Debug)]
 #[must_use]
@@ -91,9 +94,9 @@ pub async fn put_definite(
             }
             CreateOutcome::Exists => {
                 is_in_doubt = true;
-                match store.get(key).await {
-                    Ok(bytes) if nonce_of(&bytes) == Some(ours) => return Put::Won,
-                    Ok(bytes) => return Put::Lost(bytes),
+                match theirs(store, key, ours, nonce_of).await {
+                    Ok(None) => return Put::Won,
+                    Ok(Some(bytes)) => return Put::Lost(bytes),
                     Err(error) => error,
                 }
             }
@@ -111,6 +114,28 @@ pub async fn put_definite(
         tokio::time::sleep(pause).await;
     }
     unreachable!("the deadline ends the loop")
+}
+
+/// Reads whose object is in the place: ours, or somebody else's bytes. Only what was read twice is
+/// somebody else's: bytes that were flipped on their way must not depose an owner.
+async fn theirs(
+    store: &Store,
+    key: &str,
+    ours: u128,
+    nonce_of: fn(&[u8]) -> Option<u128>,
+) -> Result<Option<Bytes>, Error> {
+    let mut seen = None;
+    for _ in 0..READS_MAX {
+        let bytes = store.get(key).await?;
+        if nonce_of(&bytes) == Some(ours) {
+            return Ok(None);
+        }
+        if seen.as_ref() == Some(&bytes) {
+            return Ok(seen);
+        }
+        seen = Some(bytes);
+    }
+    Err(Error::corrupt(key, "no two reads gave the same bytes"))
 }
 
 fn note_retry(key: &str, tries: u32, error: &Error) {

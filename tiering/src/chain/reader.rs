@@ -1,10 +1,12 @@
 //! Follows a chain without writing to it.
 
+use bytes::Bytes;
 use futures::TryStreamExt;
 
 use super::{
     body::{ChainBody, ChainName, Entry, sha256},
     boundary::BoundaryCursor,
+    put::RetryPolicy,
     rules::{self, FIRST_SLOT},
 };
 use crate::{
@@ -14,6 +16,8 @@ use crate::{
 
 /// How often a reader starts over because garbage collection overtook it.
 const RESTARTS_MAX: u32 = 16;
+/// How often a damaged object is read before it counts as damaged.
+const READS_MAX: u32 = 4;
 
 /// Reads a chain. Holds no slot, fences nobody.
 #[derive(Debug)]
@@ -171,20 +175,33 @@ impl ChainReader {
 
     async fn read<B: ChainBody>(&self, slot: u64) -> Result<Option<Entry<B>>, Error> {
         let key = self.chain.slot(slot);
-        let bytes = match self.store.get(&key).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error),
+        let decode = |bytes: Bytes| {
+            let sha256 = sha256(&bytes);
+            let body = B::decode(&key, bytes)?;
+            match body.slot() == slot {
+                true => Ok(Entry { slot, body, sha256 }),
+                false => Err(Error::corrupt(
+                    &key,
+                    format!("made for slot {}", body.slot()),
+                )),
+            }
         };
-        let sha256 = sha256(&bytes);
-        let body = B::decode(&key, bytes)?;
-        if body.slot() == slot {
-            return Ok(Some(Entry { slot, body, sha256 }));
-        }
-        Err(Error::corrupt(
-            key,
-            format!("made for slot {}", body.slot()),
-        ))
+        read_decoded(&self.store, &key, decode).await
+    }
+
+    /// Puts a boundary after one that is damaged, so that the chain can be read again. `newest` is
+    /// the newest slot.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn replace_damaged_boundary(
+        &self,
+        newest: u64,
+        nonce: u128,
+        policy: RetryPolicy,
+    ) -> Result<(), Error> {
+        self.boundary.replace_damaged(newest, nonce, policy).await
     }
 
     /// The newest slot a listing shows: where to begin, not where to end.
@@ -209,6 +226,29 @@ impl ChainReader {
                 source: reason.into(),
             }
             .into(),
+        }
+    }
+}
+
+/// Reads an object that is never changed, and decodes it. What cannot be decoded is read again a few
+/// times before it counts as damaged: bytes get flipped on their way too.
+pub(super) async fn read_decoded<T>(
+    store: &Store,
+    key: &str,
+    decode: impl Fn(Bytes) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    let mut reads = 0;
+    loop {
+        let bytes = match store.get(key).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        reads += 1;
+        match decode(bytes) {
+            Ok(decoded) => return Ok(Some(decoded)),
+            Err(error) if reads >= READS_MAX => return Err(error),
+            Err(error) => tracing::info!(key, reads, %error, "damaged bytes, reading again"),
         }
     }
 }

@@ -615,3 +615,61 @@ fn a_boundary_reads_back_and_damage_is_seen() {
         assert!(Boundary::decode("k", &bytes[..at]).is_err(), "cut at {at}");
     }
 }
+
+/// One bit of a reply in ten is flipped, or of each reply for a while.
+#[tokio::test]
+async fn bytes_flipped_on_their_way_are_read_again_and_depose_nobody() {
+    for seed in 0..50 {
+        let (objects, faults) = FaultyStore::new(Arc::new(InMemory::new()), seed);
+        let store = Store::from_object_store(Arc::new(objects), "p", &Registry::new()).unwrap();
+        let name = ChainName::Manifest(crate::keys::Keys::new(
+            crate::archive::tests::fixture::PARTITION,
+        ));
+        faults.inject(When::on(Op::Get).probability(0.2), Trouble::FlipBit);
+        faults.inject(When::on(Op::Create).probability(0.3), Trouble::FailAfter);
+        let mut boundary = BoundaryCursor::new(store.clone(), name);
+        for floor in 2..12 {
+            let raised = Boundary {
+                floor,
+                swept_below: 1,
+            };
+            let raised = boundary
+                .raise(raised, u128::from(floor) * 2, policy())
+                .await
+                .unwrap();
+            assert_eq!(raised.floor, floor);
+        }
+        let mut fresh = BoundaryCursor::new(store, name);
+        assert_eq!(fresh.refresh().await.unwrap().floor, 11);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_boundary_is_passed_over_once_another_follows_it() {
+    let bench = Bench::new();
+    let name = ChainName::Metadata;
+    let raise = |floor| Boundary {
+        floor,
+        swept_below: 1,
+    };
+    let mut cursor = BoundaryCursor::new(bench.store.clone(), name);
+    cursor.raise(raise(3), 2, policy()).await.unwrap();
+    cursor.raise(raise(5), 4, policy()).await.unwrap();
+    let key = name.boundary(2);
+    bench.store.delete([&key]).await.unwrap();
+    bench.store.put_object(&key, "damaged").await.unwrap();
+    let error = BoundaryCursor::new(bench.store.clone(), name)
+        .refresh()
+        .await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+    let mut behind = BoundaryCursor::new(bench.store.clone(), name);
+
+    let reader = ChainReader::new(bench.store.clone(), name);
+    reader
+        .replace_damaged_boundary(9, 6, policy())
+        .await
+        .unwrap();
+
+    assert_eq!(behind.refresh().await.unwrap().floor, 9);
+    assert_eq!(cursor.refresh().await.unwrap().floor, 9);
+}

@@ -3,7 +3,7 @@
 use std::mem;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 
 use super::{
     body::{ChainBody, ChainName, Entry, may_open, sha256},
@@ -37,6 +37,10 @@ pub struct Chain<B> {
     state: State<B>,
 }
 
+/// Decides, before an epoch is opened, whether the newest entry may be continued.
+pub type OpeningCheck<'a, B> =
+    dyn Fn(Option<Entry<B>>) -> BoxFuture<'a, Result<(), Error>> + Send + Sync + 'a;
+
 #[derive(Debug)]
 enum State<B> {
     /// The slot after the tip has not been tried.
@@ -65,6 +69,27 @@ impl<B: ChainBody + Clone> Chain<B> {
         chain: ChainName,
         epoch: u64,
         policy: RetryPolicy,
+        open_with: impl FnMut(Option<&Entry<B>>) -> Result<B, Error> + Send,
+    ) -> Result<Self, Error> {
+        let anything = |_| futures::future::ready(Ok(())).boxed();
+        Self::open_checked(store, chain, epoch, policy, &anything, open_with).await
+    }
+
+    /// As [`Chain::open`], but asks `check` about the newest entry before anything is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of `check` and of [`Chain::open`].
+    ///
+    /// # Panics
+    ///
+    /// Where [`Chain::open`] does.
+    pub async fn open_checked<'a>(
+        store: Store,
+        chain: ChainName,
+        epoch: u64,
+        policy: RetryPolicy,
+        check: &'a OpeningCheck<'a, B>,
         mut open_with: impl FnMut(Option<&Entry<B>>) -> Result<B, Error> + Send,
     ) -> Result<Self, Error> {
         let mut reader = ChainReader::new(store.clone(), chain);
@@ -72,6 +97,7 @@ impl<B: ChainBody + Clone> Chain<B> {
         for _ in 0..OPEN_TRIES_MAX {
             let tip: Option<Entry<B>> = reader.latest(known.as_ref()).await?;
             refuse_newer(chain, tip.as_ref(), epoch)?;
+            check(tip.clone()).await?;
             let body = open_with(tip.as_ref())?;
             let slot = rules::next_slot(tip.as_ref().map(|tip| tip.slot));
             assert!(

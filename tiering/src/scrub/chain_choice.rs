@@ -21,6 +21,8 @@ use std::{
 use esker_index::EpochHistory;
 use esker_proto::types::{LeaderEpoch, Offset, OffsetRange, SegmentId};
 
+use crate::archive::beyond::is_overtaken;
+
 /// A segment object whose trailer could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -80,17 +82,6 @@ pub(super) fn choose(
         .filter(|candidate| !chosen.contains(&candidate.segment_id));
     spare.extend(left_out.chain(overtaken));
     Choice { chain, spare, lost }
-}
-
-/// Whether the log, by its epoch history, went on without `leader_epoch` at `offset`.
-pub(crate) fn is_overtaken(
-    history: &EpochHistory,
-    leader_epoch: LeaderEpoch,
-    offset: Offset,
-) -> bool {
-    history
-        .epoch_at(offset)
-        .is_some_and(|epoch| epoch > leader_epoch)
 }
 
 /// Takes out what the last readable manifest rules out.

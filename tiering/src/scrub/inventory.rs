@@ -17,6 +17,8 @@ pub(super) struct Inventory {
     pub topic_partition: TopicPartition,
     /// The newest manifest version listed.
     pub newest_version: Option<ManifestVersion>,
+    /// All versions listed.
+    pub versions: Vec<ManifestVersion>,
     /// Pages and segments, in the order of keys.
     pub data: Vec<ObjectInfo>,
     /// Objects whose names are not ours.
@@ -28,6 +30,7 @@ impl Inventory {
         Self {
             topic_partition,
             newest_version: None,
+            versions: Vec::new(),
             data: Vec::new(),
             strangers: Vec::new(),
         }
@@ -37,6 +40,7 @@ impl Inventory {
         match key {
             Some(Key::Manifest(_, version)) => {
                 self.newest_version = self.newest_version.max(Some(version));
+                self.versions.push(version);
             }
             Some(Key::ManifestBoundary(..)) => {}
             Some(Key::Page(..) | Key::Segment(..)) => self.data.push(object),

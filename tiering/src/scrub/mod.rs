@@ -13,12 +13,12 @@ mod gc;
 mod inventory;
 mod rebuild;
 mod report;
-mod segment;
+pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 pub use chain_choice::Candidate;
 pub use gc::{GarbageObject, GarbagePlan, Unjudged};
@@ -36,6 +36,7 @@ pub struct Scrubber {
     store: Store,
     tasks: TaskSet,
     concurrency: usize,
+    patience: Duration,
     on_progress: Box<dyn Fn(&Progress) + Send + Sync>,
 }
 
@@ -46,6 +47,7 @@ impl Scrubber {
             store,
             tasks,
             concurrency: CONCURRENCY,
+            patience: Duration::ZERO,
             on_progress: Box::new(|_| {}),
         }
     }
@@ -57,6 +59,13 @@ impl Scrubber {
             concurrency: concurrency.max(1),
             ..self
         }
+    }
+
+    /// Sets how long a verification waits for a running agent to commit what it has uploaded, before
+    /// it reports it.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Has every step forward reported.

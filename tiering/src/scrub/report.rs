@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use esker_proto::types::{OffsetRange, TopicPartition};
+use esker_proto::types::{Offset, OffsetRange, TopicPartition};
 
 /// How far a scrub has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,17 @@ pub enum Damage {
         /// Why not.
         reason: String,
     },
+    /// A whole segment at or above the end of the newest manifest. Either an upload that was not
+    /// committed yet, or what a lost manifest named.
+    Unnamed {
+        /// Where the manifest ends.
+        tiered_offset: Offset,
+    },
+    /// Its bytes are not what was put, but nothing needs them any more.
+    Unneeded {
+        /// What does not hold.
+        reason: String,
+    },
     /// An object whose name is not one of ours.
     Stranger,
 }
@@ -60,7 +71,7 @@ pub enum Damage {
 impl Damage {
     /// Whether records cannot be read because of it.
     pub const fn loses_records(&self) -> bool {
-        !matches!(self, Self::Stranger)
+        !matches!(self, Self::Stranger | Self::Unneeded { .. })
     }
 }
 
@@ -79,6 +90,13 @@ impl fmt::Display for Damage {
             }
             Self::Corrupt { reason } => write!(f, "corrupt: {reason}"),
             Self::NoManifest { reason } => write!(f, "no manifest: {reason}"),
+            Self::Unnamed { tiered_offset } => {
+                write!(
+                    f,
+                    "no manifest names it: the newest ends at {tiered_offset}"
+                )
+            }
+            Self::Unneeded { reason } => write!(f, "corrupt, but not needed: {reason}"),
             Self::Stranger => f.write_str("not an object of ours"),
         }
     }
@@ -99,6 +117,8 @@ pub struct VerifyReport {
     pub orphans: u64,
     /// Their bytes.
     pub orphan_bytes: u64,
+    /// Whether every byte was read.
+    pub is_deep: bool,
     /// What is wrong.
     pub anomalies: Vec<Anomaly>,
 }

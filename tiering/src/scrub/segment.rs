@@ -16,7 +16,7 @@ const READ_BYTES: u64 = 8 << 20;
 
 /// Why a segment object is not what it should be.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     pub reason: String,
     /// Offsets known to be spoiled.
     pub offsets: Option<OffsetRange>,
@@ -33,7 +33,7 @@ impl Fault {
 
 /// Reads the trailer of an object of `size_bytes`. The outer error is the store's, the inner one
 /// says why the bytes make no trailer.
-pub(super) async fn read_trailer(
+pub(crate) async fn read_trailer(
     store: &Store,
     key: &str,
     size_bytes: u64,

@@ -1,6 +1,6 @@
 //! Walks manifests and checks that every object they name is there and whole.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use esker_index::{IndexEntry, Manifest, PageRef, Rows, SegmentMeta};
 use esker_proto::types::{SegmentId, TopicPartition};
@@ -12,10 +12,13 @@ use super::{
     segment,
 };
 use crate::{
-    archive::{pages::Pages, scan::Scan, trim::is_damage, view},
+    archive::{beyond, pages::Pages, scan::Scan, trim::is_damage, view},
     error::{Error, ErrorKind},
     keys::Keys,
 };
+
+/// How often the manifest is read again while segments above it are waited for.
+const PATIENCE_STEP: Duration = Duration::from_secs(1);
 
 /// How closely segments are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +42,10 @@ impl Scrubber {
         depth: Depth,
     ) -> Result<VerifyReport, Error> {
         let mut inventories = Inventories::list(&self.store, only);
-        let mut report = VerifyReport::default();
+        let mut report = VerifyReport {
+            is_deep: depth == Depth::Bytes,
+            ..VerifyReport::default()
+        };
         let mut progress = Progress::default();
         while let Some(inventory) = inventories.next().await? {
             let verify = self.verify_partition(&inventory, depth, &mut report, &mut progress);
@@ -79,6 +85,11 @@ impl Scrubber {
         walk.all_rows(report, progress).await?;
         let found = walk.found;
         report.anomalies.extend(self.still_true(tp, found).await?);
+        report.anomalies.extend(self.unnamed(tp, &manifest).await?);
+        if depth == Depth::Bytes {
+            let old = self.old_versions(inventory, &manifest).await?;
+            report.anomalies.extend(old);
+        }
         self.count_orphans(inventory, &manifest, report).await
     }
 
@@ -125,6 +136,75 @@ impl Scrubber {
             .filter(is_named)
             .map(|finding| finding.anomaly)
             .collect())
+    }
+
+    /// Reads the versions before the newest. Nobody needs them, but their damage tells of the store.
+    async fn old_versions(
+        &self,
+        inventory: &Inventory,
+        manifest: &Manifest,
+    ) -> Result<Vec<Anomaly>, Error> {
+        let keys = Keys::new(inventory.topic_partition);
+        let newest = manifest.header().version;
+        let mut found = Vec::new();
+        for version in inventory.versions.iter().filter(|older| **older < newest) {
+            let key = keys.manifest(*version);
+            let damage = match self.store.get(&key).await {
+                Ok(bytes) => Manifest::decode(bytes).err(),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error),
+            };
+            found.extend(damage.map(|error| Anomaly {
+                topic_partition: inventory.topic_partition,
+                key,
+                damage: Damage::Unneeded {
+                    reason: error.to_string(),
+                },
+                offsets: None,
+            }));
+        }
+        Ok(found)
+    }
+
+    /// Finds segments that lie above the manifest. Waits a little for an owner that is about to
+    /// commit them.
+    async fn unnamed(
+        &self,
+        tp: TopicPartition,
+        manifest: &Arc<Manifest>,
+    ) -> Result<Vec<Anomaly>, Error> {
+        let until = tokio::time::Instant::now() + self.patience;
+        let mut manifest = Arc::clone(manifest);
+        loop {
+            let found = self.unnamed_now(tp, &manifest).await?;
+            if found.is_empty() || tokio::time::Instant::now() >= until {
+                return Ok(found);
+            }
+            tokio::time::sleep(PATIENCE_STEP).await;
+            manifest = view(&self.store, tp).await?.unwrap_or(manifest);
+        }
+    }
+
+    async fn unnamed_now(
+        &self,
+        tp: TopicPartition,
+        manifest: &Manifest,
+    ) -> Result<Vec<Anomaly>, Error> {
+        let (keys, tiered_offset) = (Keys::new(tp), manifest.tiered_offset());
+        let mut found = Vec::new();
+        for (name, size_bytes) in beyond::list_beyond(&self.store, keys, tiered_offset).await? {
+            if beyond::is_overtaken(manifest.epochs(), name.leader_epoch, name.base_offset) {
+                continue;
+            }
+            let trailer = beyond::valid_trailer(&self.store, keys, &name, size_bytes).await?;
+            found.extend(trailer.map(|trailer| Anomaly {
+                topic_partition: tp,
+                key: keys.segment(name),
+                damage: Damage::Unnamed { tiered_offset },
+                offsets: Some(trailer.meta.base_offset..trailer.meta.next_offset),
+            }));
+        }
+        Ok(found)
     }
 
     async fn count_orphans(

@@ -8,6 +8,7 @@ mod offline;
 mod outage;
 mod permissions;
 mod reads;
+mod repair;
 mod restart;
 mod retention;
 mod start;

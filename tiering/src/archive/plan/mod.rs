@@ -7,8 +7,9 @@
 //! - Commits add segments at the tiered offset and nowhere below, and the tiered offset never
 //!   falls. So an unnamed segment that begins below the tiered offset, of *any* manifest, is garbage
 //!   for ever.
-//! - A leader whose epoch is below an opened one can commit no more. So what it uploaded and did not
-//!   commit is garbage for ever.
+//! - A leader whose epoch is below an opened one can commit no more. So a page that it put and did
+//!   not commit is garbage for ever. A segment of it is garbage only below the tiered offset: above,
+//!   a manifest that was lost may have named it.
 //! - Anything else that is unnamed may be on its way into a manifest.
 
 use esker_index::{Manifest, Rows, SegmentMeta, retention::RetentionPolicy};
@@ -86,9 +87,9 @@ pub(crate) fn judge_segment(name: &SegmentName, is_named: bool, frontier: &Front
     if name.base_offset < frontier.log_start_offset {
         return Verdict::Garbage(Reason::Trimmed);
     }
-    // `<`, since the next commit adds exactly at the tiered offset.
-    let is_passed = name.base_offset < frontier.tiered_offset;
-    if is_passed || name.leader_epoch < frontier.opened_epoch {
+    // `<`, since the next commit adds exactly at the tiered offset. What lies above stays, whatever
+    // its epoch: a lost manifest may have named it.
+    if name.base_offset < frontier.tiered_offset {
         return Verdict::Garbage(Reason::Orphan);
     }
     Verdict::Undecided

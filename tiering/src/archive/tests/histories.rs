@@ -169,9 +169,10 @@ impl History {
         let mut leader = self.bucket.open(self.oracle.epoch + 1).await.unwrap();
         self.check(&leader);
         let base = leader.manifest().tiered_offset().get();
+        // Far enough to pass whatever deposed leaders left above.
         leader
             .upload(
-                &self.bucket.segment(base, base + 20, self.oracle.epoch + 1),
+                &self.bucket.segment(base, base + 200, self.oracle.epoch + 1),
                 &never(),
             )
             .await

@@ -46,7 +46,8 @@ const TRIES_MAX: u32 = 4;
 pub struct RebuildOptions {
     /// Only says what would be written.
     pub dry_run: bool,
-    /// Rebuilds although the manifest is intact, or although offsets would be lost.
+    /// Rebuilds although the manifest is intact, or although offsets would be lost. Segments that
+    /// are left out and lie above the new manifest are deleted.
     pub force: bool,
 }
 
@@ -88,6 +89,8 @@ struct Remains {
     prev_sha256: [u8; 32],
     /// The newest version that can be read.
     manifest: Option<Manifest>,
+    /// The newest boundary object cannot be read.
+    boundary_is_damaged: bool,
 }
 
 impl Remains {
@@ -173,9 +176,28 @@ impl Scrubber {
                 remains,
                 named,
             };
-            report.manifest = Some(rebuild.write(cluster_id, &report.chosen).await?);
+            let manifest = rebuild.write(cluster_id, &report.chosen).await?;
+            if options.force && !options.dry_run {
+                self.delete_above(keys, &manifest, &report.spare).await?;
+            }
+            report.manifest = Some(manifest);
         }
         Ok(report)
+    }
+
+    /// Deletes segments that were left out, and that would keep an agent from continuing the log: it
+    /// takes what lies above a manifest for the remains of a newer one.
+    async fn delete_above(
+        &self,
+        keys: Keys,
+        manifest: &Manifest,
+        spare: &[Candidate],
+    ) -> Result<(), Error> {
+        let above = spare
+            .iter()
+            .filter(|candidate| candidate.base_offset >= manifest.tiered_offset());
+        let above = above.map(|candidate| keys.segment(write::name_of(candidate)));
+        self.store.delete(above.collect::<Vec<_>>()).await
     }
 
     async fn all_exist(
@@ -218,8 +240,14 @@ impl Scrubber {
         let name = ChainName::Manifest(keys);
         let newest = self.newest_slot(name, inventory).await?;
         // Readers apply nothing below the floor, even if all that was above it is gone.
-        let floor = ChainReader::new(self.store.clone(), name).floor().await?;
+        let floor = ChainReader::new(self.store.clone(), name).floor().await;
+        let (floor, boundary_is_damaged) = match floor {
+            Ok(floor) => (floor, false),
+            Err(error) if error.kind() == ErrorKind::Corrupt => (newest, true),
+            Err(error) => return Err(error),
+        };
         let mut remains = Remains {
+            boundary_is_damaged,
             slot: floor.max(newest + 1),
             epoch: LeaderEpoch::default(),
             prev_sha256: [0; 32],

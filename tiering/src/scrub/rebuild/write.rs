@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 
 use super::{RebuildOptions, Remains, named::NamedSegments};
 use crate::{
-    chain::{ChainName, Put, RetryPolicy, opening_nonce, put_definite},
+    chain::{ChainName, ChainReader, Put, RetryPolicy, opening_nonce, put_definite},
     env::IdGenerator,
     error::Error,
     keys::{Keys, SegmentName},
@@ -58,6 +58,7 @@ impl Rebuild<'_> {
         let manifest = self.number(&manifest)?;
         if !self.options.dry_run {
             self.commit(&manifest).await?;
+            self.replace_boundary().await?;
         }
         Ok(Arc::new(manifest))
     }
@@ -137,6 +138,17 @@ impl Rebuild<'_> {
             key: self.keys.manifests(),
             source,
         })
+    }
+
+    /// The slot just written is above any floor that the damaged boundary can have held.
+    async fn replace_boundary(&self) -> Result<(), Error> {
+        if !self.remains.boundary_is_damaged {
+            return Ok(());
+        }
+        let chain = ChainReader::new(self.scrubber.store.clone(), ChainName::Manifest(self.keys));
+        let (slot, nonce) = (self.remains.slot, self.ids.nonce());
+        let policy = RetryPolicy::default();
+        chain.replace_damaged_boundary(slot, nonce, policy).await
     }
 
     async fn commit(&self, manifest: &Manifest) -> Result<(), Error> {

@@ -240,3 +240,144 @@ async fn an_old_plan_deletes_nothing_that_a_repair_has_named_since() {
     scrubber(&bucket).delete_garbage(&plan).await.unwrap();
     bucket.assert_nothing_dangles().await;
 }
+
+#[tokio::test]
+async fn deleted_manifests_are_noticed_by_all_tools_and_repaired_without_a_loss() {
+    for deleted in [4..=4u64, 3..=4, 1..=4] {
+        let bucket = Fixture::new(7);
+        let mut archive = bucket.open(1).await.unwrap();
+        for segment in bucket.segments(0, 3, 1) {
+            archive.upload(&segment, &never()).await.unwrap();
+        }
+        drop(archive);
+        let keys = deleted
+            .clone()
+            .map(|version| Keys::new(PARTITION).manifest(ManifestVersion::new(version)));
+        bucket.plain_store().delete(keys).await.unwrap();
+
+        let report = verify(&bucket, Depth::Sizes).await;
+        assert!(!report.is_intact(), "{deleted:?}: {report:?}");
+        let plan = scrubber(&bucket).plan_garbage(None).await.unwrap();
+        assert!(plan.objects.is_empty(), "{deleted:?}: {plan:?}");
+
+        let report = rebuild(&bucket, RebuildOptions::default()).await;
+
+        assert_eq!(report.refusal, None, "{deleted:?}");
+        assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(30));
+        assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verification_waits_for_an_owner_that_is_about_to_commit() {
+    let (bucket, mut archive) = filled(3).await;
+    bucket.faults.inject(
+        When::on(Op::Create).key("/manifest/"),
+        Trouble::Delay(Duration::from_secs(5)),
+    );
+    let segment = bucket.segment(30, 40, 1);
+    let patient = scrubber(&bucket).with_patience(Duration::from_secs(20));
+    let verifying = async {
+        while bucket.data_keys().await.len() < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let hasty = verify(&bucket, Depth::Sizes).await;
+        (hasty, patient.verify(None, Depth::Sizes).await.unwrap())
+    };
+    let cancel = never();
+    let (uploaded, (hasty, patient)) = tokio::join!(archive.upload(&segment, &cancel), verifying);
+    uploaded.unwrap();
+    assert!(!hasty.is_intact());
+    assert!(patient.is_intact(), "{patient:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_boundary_is_repaired() {
+    let bucket = Fixture::new(7);
+    let mut archive = bucket.open(1).await.unwrap();
+    archive
+        .upload(&bucket.segment(0, 500, 1), &never())
+        .await
+        .unwrap();
+    for offset in 1..=330 {
+        archive.trim_below(Offset::new(offset)).await.unwrap();
+    }
+    archive.collect_garbage().await.unwrap();
+    let key = Keys::new(PARTITION).boundary(1);
+    overwrite(&bucket, &key, |bytes| bytes[9] ^= 1).await;
+    assert!(!verify(&bucket, Depth::Sizes).await.is_intact());
+
+    let report = rebuild(&bucket, RebuildOptions::default()).await;
+
+    assert_eq!(report.refusal, None);
+    assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+    let mut next = bucket.open(2).await.unwrap();
+    assert_eq!(next.manifest().log_start_offset(), Offset::new(330));
+    next.collect_garbage().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_forced_repair_leaves_nothing_that_keeps_an_agent_from_starting() {
+    let bucket = Fixture::new(7);
+    let mut archive = bucket.open(1).await.unwrap();
+    for segment in bucket.segments(0, 3, 1) {
+        archive.upload(&segment, &never()).await.unwrap();
+    }
+    drop(archive);
+    // A leader of epoch 2 that began at 10: what epoch 1 has above was overtaken.
+    let mut archive = bucket.open_at(PARTITION, 2).await.unwrap();
+    archive
+        .upload(&bucket.segment(30, 40, 2), &never())
+        .await
+        .unwrap();
+    drop(archive);
+    delete_manifests(&bucket).await;
+    let keys = bucket.data_keys().await;
+    bucket.plain_store().delete([&keys[3]]).await.unwrap();
+    let forced = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
+    assert_eq!(rebuild(&bucket, forced).await.refusal, None);
+    assert!(verify(&bucket, Depth::Bytes).await.is_intact());
+}
+
+/// Flips bits of every object, one after the other. `step` bytes lie between two of them.
+#[tokio::test]
+async fn any_bit_flipped_in_any_object_is_found_by_a_deep_verification() {
+    let bucket = Fixture::new(7);
+    let mut archive = bucket.open(1).await.unwrap();
+    for segment in bucket.segments(0, 3, 1) {
+        archive.upload(&segment, &never()).await.unwrap();
+    }
+    drop(archive);
+    let store = bucket.plain_store();
+    let (mut flips, scrubber) = (0u32, scrubber(&bucket));
+    for object in bucket.bucket().await {
+        let whole = store.get(&object.key).await.unwrap();
+        // Each byte of segments, every seventh of manifests: a bit in each, another one each time.
+        let step = if object.key.contains("/segments/") {
+            1
+        } else {
+            7
+        };
+        for at in (0..whole.len()).step_by(step) {
+            let mut bytes = whole.to_vec();
+            bytes[at] ^= 1 << (at % 8);
+            store.delete([&object.key]).await.unwrap();
+            store.put_object(&object.key, bytes).await.unwrap();
+
+            let report = scrubber.verify(None, Depth::Bytes).await.unwrap();
+
+            let is_found = report.anomalies.iter().any(|found| {
+                found.key == object.key || found.damage.to_string().contains(&object.key)
+            });
+            assert!(is_found, "{}: byte {at}: {report:?}", object.key);
+            flips += 1;
+        }
+        store.delete([&object.key]).await.unwrap();
+        store.put_object(&object.key, whole).await.unwrap();
+    }
+    assert!(flips > 1000, "{flips}");
+    assert!(verify(&bucket, Depth::Bytes).await.anomalies.is_empty());
+}

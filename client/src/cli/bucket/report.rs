@@ -1,0 +1,145 @@
+//! What a verification found, for people and for scripts.
+
+use esker_proto::types::TopicPartition;
+use esker_tiering::{
+    keys::Keys,
+    scrub::{Anomaly, VerifyReport},
+};
+use serde_json::json;
+
+use crate::cli::{
+    Common,
+    exit::Damaged,
+    output::{self, grouped, size},
+};
+
+/// Columns of the longest line, names of objects aside.
+const WIDTH: usize = 96;
+
+pub(super) fn verified(
+    common: &Common,
+    report: &VerifyReport,
+    has_cluster: bool,
+) -> anyhow::Result<()> {
+    if common.json {
+        let anomalies = report.anomalies.iter().map(|anomaly| {
+            json!({
+                "partition": anomaly.topic_partition.to_string(),
+                "key": anomaly.key,
+                "damage": anomaly.damage.to_string(),
+                "loses_records": anomaly.damage.loses_records(),
+                "offsets": anomaly.offsets.as_ref().map(|o| [o.start.get(), o.end.get()]),
+                "repair": anomaly.damage.loses_records().then(|| command(anomaly.topic_partition)),
+            })
+        });
+        output::json(&json!({
+            "partitions": report.partitions,
+            "segments": report.segments,
+            "segment_bytes": report.segment_bytes,
+            "pages": report.pages,
+            "orphans": report.orphans,
+            "orphan_bytes": report.orphan_bytes,
+            "is_deep": report.is_deep,
+            "has_cluster": has_cluster,
+            "is_intact": report.is_intact() && has_cluster,
+            "anomalies": anomalies.collect::<Vec<_>>(),
+        }))?;
+    } else {
+        print(report, has_cluster);
+    }
+    match (report.is_intact(), has_cluster) {
+        (true, true) => Ok(()),
+        (false, _) => Err(Damaged("the bucket is damaged; see above".to_owned()).into()),
+        (true, false) => {
+            Err(Damaged("the bucket has topics but no cluster.json".to_owned()).into())
+        }
+    }
+}
+
+/// The command that shows the repair of a partition.
+pub(super) fn command(topic_partition: TopicPartition) -> String {
+    format!("esker bucket repair --partition {topic_partition}")
+}
+
+fn print(report: &VerifyReport, has_cluster: bool) {
+    println!(
+        "{} partitions, {} segments, {}, {} index pages; {} orphans, {}",
+        grouped(report.partitions),
+        grouped(report.segments),
+        size(report.segment_bytes),
+        grouped(report.pages),
+        grouped(report.orphans),
+        size(report.orphan_bytes),
+    );
+    if !has_cluster {
+        println!("cluster.json is missing: an agent refuses to start here until it is restored");
+    }
+    if !report.anomalies.is_empty() {
+        for run in report
+            .anomalies
+            .chunk_by(|a, b| a.topic_partition == b.topic_partition)
+        {
+            print_partition(run);
+        }
+    } else if report.is_deep {
+        println!(
+            "every object that a manifest names exists, and all its bytes were read and are right"
+        );
+    } else {
+        println!("every object that a manifest names exists and is long enough");
+        println!("the bytes of segments were not read; --deep reads them");
+    }
+}
+
+fn print_partition(anomalies: &[Anomaly]) {
+    let Some(first) = anomalies.first() else {
+        return;
+    };
+    println!("\npartition {}", first.topic_partition);
+    let folder = Keys::new(first.topic_partition).folder();
+    for anomaly in anomalies {
+        let name = anomaly.key.strip_prefix(&folder).unwrap_or(&anomaly.key);
+        println!("  {}", name.trim_start_matches('/'));
+        if let Some(offsets) = &anomaly.offsets {
+            println!("      offsets {} to {}", offsets.start, offsets.end);
+        }
+        for line in wrapped(&anomaly.damage.to_string(), WIDTH - 6) {
+            println!("      {line}");
+        }
+    }
+    if anomalies
+        .iter()
+        .any(|anomaly| anomaly.damage.loses_records())
+    {
+        println!("  repair: {}", command(first.topic_partition));
+    }
+}
+
+/// Breaks a text at blanks. A word that is longer stays whole.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_broken_at_blanks() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(
+            wrapped("a incomprehensible b", 4),
+            ["a", "incomprehensible", "b"]
+        );
+    }
+}

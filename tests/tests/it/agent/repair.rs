@@ -1,0 +1,79 @@
+//! Manifests deleted by hand: a partition is offline until it is repaired, and no offset is used twice.
+
+use esker_proto::v1::ErrorKind;
+use esker_tests::{
+    agent::{Plan, repair},
+    s3::S3Server,
+};
+use tempfile::TempDir;
+
+use super::support::{
+    Raw, TOPIC, assert_intact, batch, connect, create, describe, publish, replay_all, s3_url,
+};
+use crate::support::BUCKET;
+
+const RECORDS: u64 = 2000;
+
+/// Keys of a partition's manifest versions, oldest first.
+fn manifests(server: &S3Server) -> Vec<String> {
+    let keys = server.keys(BUCKET).into_iter();
+    keys.filter(|key| key.contains("/manifest/")).collect()
+}
+
+async fn offline_until_repaired(delete: impl Fn(&[String]) -> Vec<String>) {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), home.path())
+        .start()
+        .await
+        .unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..RECORDS).await;
+    assert!(agent.drain().await.is_complete);
+    for key in delete(&manifests(&server)) {
+        assert!(server.remove(BUCKET, &key));
+    }
+    let of_topic = || {
+        let keys = server.keys(BUCKET).into_iter();
+        keys.filter(|key| key.contains("/topics/"))
+            .collect::<Vec<_>>()
+    };
+    let left = of_topic();
+
+    // On an empty disk, as after the loss of an instance.
+    let disk = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), disk.path());
+    let started = agent.start().await.unwrap();
+    let client = connect(started.grpc_address()).await;
+    let reason = describe(&client).await[0].offline_reason.clone();
+    assert!(reason.contains("/segments/"), "{reason}");
+    assert!(
+        reason.contains("esker bucket repair --partition"),
+        "{reason}"
+    );
+    let mut raw = Raw::connect(started.grpc_address()).await;
+    let refused = raw.produce(TOPIC, 0, batch(&["x"])).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CorruptData, "{refused:?}");
+    started.stop().await;
+    assert_eq!(of_topic(), left, "nothing of it may change");
+
+    repair(&s3_url(&server)).await.unwrap();
+
+    let started = agent.start().await.unwrap();
+    let client = connect(started.grpc_address()).await;
+    assert_eq!(describe(&client).await[0].offline_reason, "");
+    replay_all(&client, RECORDS).await;
+    assert!(started.drain().await.is_complete);
+    assert_intact(&s3_url(&server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_manifests_were_all_deleted_is_offline_until_it_is_repaired() {
+    offline_until_repaired(<[String]>::to_vec).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_newest_manifest_was_deleted_is_offline_until_it_is_repaired() {
+    offline_until_repaired(|keys| keys[keys.len() - 1..].to_vec()).await;
+}

@@ -1,0 +1,165 @@
+//! Manifests that are deleted by hand: what they named is never taken for garbage, and its offsets
+//! are never used again.
+
+use std::sync::Arc;
+
+use esker_index::{EpochHistory, Manifest};
+use esker_proto::types::{LeaderEpoch, ManifestVersion, Offset};
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+use super::fixture::{CLUSTER, Fixture, PARTITION, never};
+use crate::{
+    archive::{Archive, LocalExtent, LocalLog},
+    error::{Error, ErrorKind},
+    keys::Keys,
+    testing::{Op, Trouble, When},
+};
+
+/// A local log with records below an offset, all of epoch 1 unless told otherwise.
+#[derive(Clone, Debug)]
+struct Local(u64, EpochHistory);
+
+impl Local {
+    fn with(end: u64, epochs: &[(u32, u64)]) -> Self {
+        let mut history = EpochHistory::new();
+        for (epoch, start) in epochs {
+            history
+                .push(LeaderEpoch::new(*epoch), Offset::new(*start))
+                .unwrap();
+        }
+        Self(end, history)
+    }
+}
+
+impl LocalLog for Local {
+    fn extent<'a>(&'a self, _newest: Option<&'a Manifest>) -> BoxFuture<'a, LocalExtent> {
+        let extent = LocalExtent {
+            log_end_offset: Offset::new(self.0),
+            epochs: self.1.clone(),
+        };
+        Box::pin(async move { extent })
+    }
+}
+
+async fn reopen(bucket: &Fixture, epoch: u32, local: &Local) -> Result<Archive, Error> {
+    reopen_knowing(bucket, epoch, local, Manifest::create(CLUSTER, PARTITION)).await
+}
+
+async fn reopen_knowing(
+    bucket: &Fixture,
+    epoch: u32,
+    local: &Local,
+    known: Manifest,
+) -> Result<Archive, Error> {
+    let (published, deps) = (watch::Sender::new(Arc::new(known)), bucket.deps.clone());
+    Archive::reopen(local, published, deps, PARTITION, LeaderEpoch::new(epoch)).await
+}
+
+/// A partition with three commits of ten records each, after the opening.
+async fn filled() -> Fixture {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    for segment in bucket.segments(0, 3, 1) {
+        archive.upload(&segment, &never()).await.unwrap();
+    }
+    bucket
+}
+
+async fn delete_versions(bucket: &Fixture, versions: std::ops::RangeInclusive<u64>) {
+    let keys = versions.map(|version| Keys::new(PARTITION).manifest(ManifestVersion::new(version)));
+    bucket.plain_store().delete(keys).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_refuses_a_manifest_that_others_have_outlived_and_writes_nothing() {
+    for deleted in [1..=4, 2..=4, 3..=4, 4..=4] {
+        let bucket = filled().await;
+        delete_versions(&bucket, deleted.clone()).await;
+        let before = bucket.bucket().await;
+
+        // Again and again, as restarts do it.
+        for epoch in 2..5 {
+            let error = reopen(&bucket, epoch, &Local::with(0, &[]))
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            let text = error.to_string();
+            let base = (*deleted.start()).saturating_sub(2) * 10;
+            let named = format!("segments/{base:020}-");
+            assert!(text.contains(&named), "{deleted:?}: {text}");
+        }
+
+        let after = bucket.bucket().await;
+        assert_eq!(before.len(), after.len(), "something was written");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_was_never_committed_is_told_by_the_local_log() {
+    let bucket = filled().await;
+    let mut archive = bucket.open(2).await.unwrap();
+    bucket.faults.inject(
+        When::on(Op::Create).key("/manifest/").times(1),
+        Trouble::Forbid,
+    );
+    let orphan = bucket.segment(30, 40, 2);
+    archive.upload(&orphan, &never()).await.unwrap_err();
+    bucket.faults.heal();
+    drop(archive);
+    let epochs = [(1, 0), (2, 30)];
+
+    // One record less than it holds is a lost record.
+    for end in [30, 39] {
+        let error = reopen(&bucket, 3, &Local::with(end, &epochs)).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    let mut archive = reopen(&bucket, 3, &Local::with(40, &epochs)).await.unwrap();
+
+    archive.upload(&orphan, &never()).await.unwrap();
+    archive.collect_garbage().await.unwrap();
+    bucket.assert_nothing_is_left_over().await;
+}
+
+#[tokio::test]
+async fn what_a_deposed_leader_puts_late_does_not_keep_its_successor_from_starting() {
+    let bucket = filled().await;
+    let mut deposed = bucket.open(2).await.unwrap();
+    drop(
+        reopen(&bucket, 3, &Local::with(30, &[(1, 0)]))
+            .await
+            .unwrap(),
+    );
+    let late = bucket.segment(30, 40, 2);
+    let error = deposed.upload(&late, &never()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+
+    let successor = Local::with(35, &[(1, 0), (3, 30)]);
+    reopen(&bucket, 4, &successor).await.unwrap();
+}
+
+#[tokio::test]
+async fn collection_deletes_nothing_above_the_manifest_it_holds() {
+    for deleted in [2..=4, 3..=4, 4..=4] {
+        let bucket = filled().await;
+        delete_versions(&bucket, deleted).await;
+        // An owner that did not ask, as earlier versions did not.
+        let mut archive = bucket.open(2).await.unwrap();
+        archive.request_scan();
+        archive.collect_garbage().await.unwrap();
+        assert_eq!(bucket.data_keys().await.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_knows_a_longer_manifest_refuses_a_shorter_one() {
+    let bucket = filled().await;
+    let known = Manifest::clone(&*bucket.manifest().await);
+    let all = bucket.bucket().await.into_iter().map(|object| object.key);
+    bucket.plain_store().delete(all).await.unwrap();
+
+    let error = reopen_knowing(&bucket, 2, &Local::with(30, &[]), known).await;
+
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert!(bucket.bucket().await.is_empty(), "nothing is written");
+}
