@@ -327,6 +327,24 @@ struct Signs {
     grpc_health: HealthReporter,
 }
 
+fn archive_deps(
+    settings: &Settings,
+    around: &Surroundings,
+    store: &Store,
+    metrics: &Metrics,
+    tasks: &TaskSet,
+) -> Result<ArchiveDeps, StartError> {
+    Ok(ArchiveDeps {
+        store: store.clone(),
+        ids: Arc::clone(&around.ids),
+        clock: Arc::clone(&around.clock),
+        tasks: tasks.clone(),
+        budget: UploadBudget::new(settings.upload_memory_bytes.get()),
+        metrics: ArchiveMetrics::register(metrics)?,
+        policy: RetryPolicy::default(),
+    })
+}
+
 async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Shared>, StartError> {
     let Parts {
         settings,
@@ -348,15 +366,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     let registry = Arc::new(Registry::default());
     let archiver = ArchiverContext {
         cluster_id: controller.cluster_id(),
-        deps: ArchiveDeps {
-            store: store.clone(),
-            ids: Arc::clone(&around.ids),
-            clock: Arc::clone(&around.clock),
-            tasks: tasks.clone(),
-            budget: UploadBudget::new(settings.upload_memory_bytes.get()),
-            metrics: ArchiveMetrics::register(&metrics)?,
-            policy: RetryPolicy::default(),
-        },
+        deps: archive_deps(&settings, &around, &store, &metrics, &tasks)?,
         retention_clock: Arc::new(RetentionClock::register(clocks.clone(), &metrics)?),
         clocks,
         registry: Arc::clone(&registry),
@@ -382,6 +392,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         changes: Mutex::default(),
     };
     Ok(Arc::new(Shared {
+        check_memory: MemoryBudget::new(service::CHECK_BYTES_MAX),
         produce_memory: MemoryBudget::new(settings.produce_buffer_bytes.get()),
         settings,
         clock: around.clock,

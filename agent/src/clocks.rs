@@ -35,14 +35,19 @@ impl Clocks {
         self.local.now()
     }
 
+    /// The time by the store, if it tells.
+    pub(crate) fn store(&self) -> Option<TimestampMs> {
+        self.store.time()
+    }
+
     /// The earlier of the two.
-    pub(crate) fn earliest(&self) -> TimestampMs {
+    fn earliest(&self) -> TimestampMs {
         let local = self.local();
         self.store.time().map_or(local, |store| store.min(local))
     }
 
     /// The later of the two.
-    pub(crate) fn latest(&self) -> TimestampMs {
+    fn latest(&self) -> TimestampMs {
         let local = self.local();
         self.store.time().map_or(local, |store| store.max(local))
     }

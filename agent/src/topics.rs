@@ -321,6 +321,14 @@ fn laid_over(
         segment_bytes: change.segment_bytes.or(base.segment_bytes),
         segment_ms: change.segment_ms.or(base.segment_ms),
         batch_bytes_max: change.batch_bytes_max.or(base.batch_bytes_max),
+        timestamps: change.timestamps.or(base.timestamps),
+        timestamp_before_max_ms: change
+            .timestamp_before_max_ms
+            .or(base.timestamp_before_max_ms),
+        timestamp_after_max_ms: change
+            .timestamp_after_max_ms
+            .or(base.timestamp_after_max_ms),
+        check_compressed: change.check_compressed.or(base.check_compressed),
     };
     for name in reset {
         match name.replace('-', "_").as_str() {
@@ -330,6 +338,14 @@ fn laid_over(
             "segment_bytes" => config.segment_bytes = None,
             "segment_ms" => config.segment_ms = None,
             "batch_bytes_max" => config.batch_bytes_max = None,
+            "timestamps" => config.timestamps = None,
+            "timestamp_before_max_ms" | "timestamp_before_max" => {
+                config.timestamp_before_max_ms = None;
+            }
+            "timestamp_after_max_ms" | "timestamp_after_max" => {
+                config.timestamp_after_max_ms = None;
+            }
+            "check_compressed" => config.check_compressed = None,
             _ => {
                 return Err(ControlError::Invalid(format!(
                     "no such topic setting. name=`{name}`"

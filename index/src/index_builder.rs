@@ -44,8 +44,7 @@ impl IndexBuilder {
             position: self.next_position(),
             length: header.size_bytes,
             record_count: header.record_count,
-            // The codec never decodes records, so nothing keeps a producer from naming a maximum
-            // below the base.
+            // Batches of earlier releases may name a maximum below the base.
             min_timestamp: base_timestamp.min(max_timestamp),
             max_timestamp: base_timestamp.max(max_timestamp),
         };

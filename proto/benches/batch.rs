@@ -110,6 +110,10 @@ fn bench_append(c: &mut Criterion) {
             batch.stamped(Offset::new(7), LeaderEpoch::new(1))
         });
     });
+    let batch = RecordBatch::validate(bytes.clone()).expect("it is valid");
+    group.bench_function("check-records", |b| {
+        b.iter(|| black_box(&batch).check_records().expect("its records hold"));
+    });
     group.finish();
     c.bench_function("murmur2/8-bytes", |b| {
         b.iter(|| murmur2(black_box(b"12345678")))

@@ -235,6 +235,39 @@ pub const KEYS: &[Key] = &[
         apply: |s, t| set_size(&mut s.batch_bytes_max, t, KIB),
     },
     Key {
+        name: "timestamps",
+        group: TOPICS,
+        default: "create",
+        doc: "Whose time records carry. `create`: the one that their producer gave them. `append`: \
+              that of their append, by the agent's clock; the producer's is lost",
+        apply: |s, t| set(&mut s.timestamps, t),
+    },
+    Key {
+        name: "timestamp-before-max",
+        group: TOPICS,
+        default: "50years",
+        doc: "Records whose time is further before their append are refused, which catches times in \
+              seconds; `forever` takes any. Not with `timestamps=append`",
+        apply: |s, t| set_limit(&mut s.timestamp_before_max, t),
+    },
+    Key {
+        name: "timestamp-after-max",
+        group: TOPICS,
+        default: "1h",
+        doc: "Records whose time is further after their append are refused: they would keep their \
+              segment from being removed for as long; `forever` takes any",
+        apply: |s, t| set_limit(&mut s.timestamp_after_max, t),
+    },
+    Key {
+        name: "check-compressed",
+        group: TOPICS,
+        default: "true",
+        doc: "Whether batches that are compressed are decompressed to check their records before they \
+              are taken, as Kafka does; others always are checked. Without it a faulty producer can \
+              append what no consumer can read",
+        apply: |s, t| set(&mut s.check_compressed, t),
+    },
+    Key {
         name: "produce-buffer-bytes",
         group: LIMITS,
         default: "64MiB",

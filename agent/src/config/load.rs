@@ -7,7 +7,7 @@ use super::{
     settings::{LogFormat, Settings},
     value::{ByteCount, DiskReserve, Millis},
 };
-use crate::log::FlushPolicy;
+use crate::{log::FlushPolicy, partition::TimestampKind};
 
 /// Where settings come from besides the defaults.
 #[derive(Clone, Debug, Default)]
@@ -141,6 +141,10 @@ fn placeholders() -> Settings {
         segment_bytes: no_bytes,
         segment_age: no_time,
         batch_bytes_max: no_bytes,
+        timestamps: TimestampKind::Create,
+        timestamp_before_max: None,
+        timestamp_after_max: None,
+        check_compressed: true,
         produce_buffer_bytes: no_bytes,
         cache_memory_bytes: no_bytes,
         cache_disk_bytes: no_bytes,

@@ -6,7 +6,7 @@ use esker_proto::types::AgentId;
 use esker_tiering::store::StoreUrl;
 
 use super::value::{ByteCount, DiskReserve, Millis};
-use crate::log::FlushPolicy;
+use crate::{log::FlushPolicy, partition::TimestampKind};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,10 @@ pub struct Settings {
     pub segment_bytes: ByteCount,
     pub segment_age: Millis,
     pub batch_bytes_max: ByteCount,
+    pub timestamps: TimestampKind,
+    pub timestamp_before_max: Option<Millis>,
+    pub timestamp_after_max: Option<Millis>,
+    pub check_compressed: bool,
     pub produce_buffer_bytes: ByteCount,
     pub cache_memory_bytes: ByteCount,
     pub cache_disk_bytes: ByteCount,

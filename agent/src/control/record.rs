@@ -8,6 +8,8 @@ use esker_proto::types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::partition::TimestampKind;
+
 /// One step of the cluster's metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -101,4 +103,16 @@ pub struct TopicConfig {
     /// Largest batch accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_bytes_max: Option<u32>,
+    /// Whose time records carry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamps: Option<TimestampKind>,
+    /// How far before its append a record's time may be, in milliseconds; -1 for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp_before_max_ms: Option<i64>,
+    /// How far after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp_after_max_ms: Option<i64>,
+    /// Whether the records of compressed batches are checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_compressed: Option<bool>,
 }

@@ -44,7 +44,7 @@ impl From<&ArgMatches> for Options {
 pub async fn run(mut settings: Settings, options: Options) -> ExitCode {
     settle(&mut settings);
     println!("esker-agent {} dev", env!("CARGO_PKG_VERSION"));
-    let agent = match start(settings).await {
+    let agent = match Box::pin(start(settings)).await {
         Ok(agent) => agent,
         Err(error) => {
             eprintln!("esker-agent: {error}");

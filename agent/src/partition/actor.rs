@@ -4,7 +4,7 @@ use std::{future::pending, sync::Arc};
 
 use esker_index::{Manifest, producers::Check};
 use esker_proto::{
-    batch::BatchHeader,
+    batch::{BatchHeader, RecordTimes},
     types::{LeaderEpoch, Offset, TopicPartition},
 };
 use tokio::{
@@ -20,6 +20,7 @@ use super::{
     intake::Intake,
     message::{Append, Appended, Message, Reply},
     settings::PartitionSettings,
+    timestamps::TimestampKind,
     view::View,
 };
 use crate::{
@@ -29,8 +30,6 @@ use crate::{
     metrics::TrafficMetrics,
 };
 
-/// How far ahead of the agent's clock a record's timestamp may be (KIP-937 has the default).
-const FUTURE_MS_MAX: u64 = 3_600_000;
 /// An idle producer is forgotten after this long, as in Kafka.
 const PRODUCER_EXPIRY_MS: u64 = 24 * 3_600_000;
 /// How often idle producers are looked for.
@@ -159,14 +158,7 @@ impl Actor {
 
     async fn on_append(&mut self, append: Append) {
         let header = *append.batch.header();
-        let checked = self.admit(&header).and_then(|throttle_ms| {
-            let check = self
-                .log
-                .check_producer(&header)
-                .map_err(PartitionError::Producer)?;
-            Ok((throttle_ms, check))
-        });
-        match checked {
+        match self.check(&header, append.times) {
             Err(error) => {
                 self.links.traffic.note_refused();
                 append.reply.send(Err(error));
@@ -186,9 +178,24 @@ impl Actor {
         }
     }
 
-    /// Decides whether a batch may come in, and how long its producer should then pause.
-    fn admit(&self, header: &BatchHeader) -> Result<u32, PartitionError> {
+    /// Decides what to do with a batch, and how long its producer should then pause.
+    ///
+    /// The retry of a batch that is in the log gets its offset, even if the batch would not be taken now.
+    fn check(
+        &self,
+        header: &BatchHeader,
+        times: RecordTimes,
+    ) -> Result<(u32, Check), PartitionError> {
         self.intake.check()?;
+        let check = self.log.check_producer(header);
+        match check.map_err(PartitionError::Producer)? {
+            Check::Append => Ok((self.admit(header, times)?, Check::Append)),
+            duplicate @ Check::Duplicate { .. } => Ok((0, duplicate)),
+        }
+    }
+
+    /// Decides whether a batch may come in, and how long its producer should then pause.
+    fn admit(&self, header: &BatchHeader, times: RecordTimes) -> Result<u32, PartitionError> {
         let max = self.links.settings.borrow().batch_bytes_max;
         if header.size_bytes > max {
             return Err(PartitionError::BatchTooLarge {
@@ -196,13 +203,7 @@ impl Actor {
                 max,
             });
         }
-        let now = self.links.clocks.latest();
-        if header.max_timestamp.millis_since(now) > FUTURE_MS_MAX {
-            return Err(PartitionError::FutureTimestamp {
-                timestamp: header.max_timestamp,
-                now,
-            });
-        }
+        self.check_times(times)?;
         let refused = |reason: &str| PartitionError::Throttled {
             reason: reason.to_owned(),
             retry_after_ms: RETRY_AFTER_MS,
@@ -217,21 +218,42 @@ impl Actor {
         }
     }
 
+    /// Refuses times that are out of bounds by the agent's clock and by the store's: a batch does not
+    /// suffer for one that is wrong.
+    fn check_times(&self, times: RecordTimes) -> Result<(), PartitionError> {
+        let policy = self.links.settings.borrow().timestamps;
+        let clocks = &self.links.clocks;
+        policy
+            .check(times, clocks.local())
+            .or_else(|error| match clocks.store() {
+                Some(now) => policy.check(times, now),
+                None => Err(error),
+            })
+            .map_err(PartitionError::Timestamp)
+    }
+
+    /// Returns the batch's header as the log gets it.
+    fn stamped(&self, header: BatchHeader, base_offset: Offset) -> BatchHeader {
+        let header = match self.links.settings.borrow().timestamps.kind {
+            TimestampKind::Create => header,
+            TimestampKind::Append => header.with_append_time(self.links.clocks.local()),
+        };
+        header.stamped(base_offset, self.leader_epoch)
+    }
+
     async fn append(&mut self, append: Append, throttle_ms: u32) {
         let base_offset = self.log.log_end_offset();
-        let (stamped, body) = append.batch.stamped(base_offset, self.leader_epoch);
-        let header = BatchHeader {
-            base_offset,
-            leader_epoch: self.leader_epoch,
-            ..*append.batch.header()
-        };
+        let header = self.stamped(*append.batch.header(), base_offset);
         self.roll_for(header.size_bytes);
-        let bytes = stamped.len() + body.len();
+        let bytes = append.batch.bytes().len();
         let room = match self.links.flush_pool.try_reserve(bytes) {
             Some(room) => room,
             None => self.links.flush_pool.reserve(bytes).await,
         };
-        if let Err(error) = self.log.append(stamped, body, &header, room) {
+        if let Err(error) = self
+            .log
+            .append(header.encode(), append.batch.body(), &header, room)
+        {
             append.reply.send(Err(PartitionError::Log(Arc::new(error))));
             return;
         }

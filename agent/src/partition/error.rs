@@ -5,11 +5,11 @@ use std::sync::Arc;
 use esker_index::producers::ProducerError;
 use esker_proto::{
     batch::BatchError,
-    types::{Offset, TimestampMs, TopicPartition},
+    types::{Offset, TopicPartition},
     v1::ErrorKind,
 };
 
-use super::open::OpenError;
+use super::{open::OpenError, timestamps::TimestampError};
 
 /// What is damaged in a partition's local log, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -38,14 +38,9 @@ pub enum PartitionError {
     /// The batch is larger than the topic allows.
     #[error("record batch is too large. size_bytes=`{size_bytes}`, batch_bytes_max=`{max}`")]
     BatchTooLarge { size_bytes: u32, max: u32 },
-    /// A record's time lies too far ahead, which would keep its segment for ever.
-    #[error(
-        "record timestamp is too far in the future. timestamp_ms=`{timestamp}`, now_ms=`{now}`"
-    )]
-    FutureTimestamp {
-        timestamp: TimestampMs,
-        now: TimestampMs,
-    },
+    /// A record's time is out of the topic's bounds.
+    #[error(transparent)]
+    Timestamp(TimestampError),
     /// The producer's sequence does not follow, or its epoch is old.
     #[error(transparent)]
     Producer(ProducerError),
@@ -104,9 +99,7 @@ impl PartitionError {
         match self {
             Self::Batch(_) => ErrorKind::CorruptBatch,
             Self::BatchTooLarge { .. } => ErrorKind::BatchTooLarge,
-            Self::FutureTimestamp { .. } | Self::TrimAboveTiered { .. } => {
-                ErrorKind::InvalidArgument
-            }
+            Self::Timestamp(_) | Self::TrimAboveTiered { .. } => ErrorKind::InvalidArgument,
             Self::Producer(ProducerError::Fenced { .. }) => ErrorKind::ProducerFenced,
             Self::Producer(_) => ErrorKind::OutOfOrderSequence,
             Self::Throttled { .. } => ErrorKind::Throttled,

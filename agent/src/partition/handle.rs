@@ -80,6 +80,11 @@ impl PartitionHandle {
         }
     }
 
+    /// Whether the records of compressed batches are checked before they are handed over.
+    pub(crate) fn is_compressed_checked(&self) -> bool {
+        self.settings.borrow().is_compressed_checked
+    }
+
     /// Hands over a batch; the answer comes through its reply. Waits while the inbox is full.
     pub(crate) async fn append(&self, append: Append) {
         if let Err(mpsc::error::SendError(Message::Append(append))) =

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use esker_proto::{batch::RecordBatch, types::Offset, v1::ErrorDetail};
+use esker_proto::{
+    batch::{RecordBatch, RecordTimes},
+    types::Offset,
+    v1::ErrorDetail,
+};
 use tokio::sync::{mpsc::OwnedPermit, oneshot};
 
 use super::{engine::Acks, error::PartitionError};
@@ -40,6 +44,8 @@ pub(crate) enum Message {
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) batch: RecordBatch,
+    /// Those of its records.
+    pub(crate) times: RecordTimes,
     pub(crate) acks: Acks,
     pub(crate) reply: Reply,
 }

@@ -6,8 +6,8 @@
 //! dedup table, the acknowledgements that are due. Everything else reaches it through its bounded
 //! inbox, or reads the immutable [`View`] it publishes.
 //!
-//! **Order of an append.** A batch is checked (size, time, sequence), stamped with offset and leader
-//! epoch, queued to the log, and only when its group is flushed does the high watermark rise, is the
+//! **Order of an append.** A batch is checked (sequence first, so that a retry of what was written is
+//! answered as such; then size and time), stamped with offset and leader epoch, queued to the log, and only when its group is flushed does the high watermark rise, is the
 //! view published, and is the producer answered, in this order: whoever was told can read.
 //!
 //! **Order of tiering.** A second task (`archiver`) owns the partition's remote part. Sealed
@@ -44,6 +44,7 @@ mod offline;
 mod open;
 mod reads;
 mod settings;
+mod timestamps;
 mod uploads;
 mod view;
 
@@ -56,4 +57,5 @@ pub use open::OpenError;
 pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open, open_or_set_aside};
 pub(crate) use reads::{Chunk, Session, Source};
 pub use settings::PartitionSettings;
+pub use timestamps::{TimestampError, TimestampKind, TimestampPolicy, UnknownTimestampKind};
 pub use view::View;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use esker_index::retention::RetentionPolicy;
 
+use super::timestamps::TimestampPolicy;
 use crate::{config::Settings, control::TopicConfig};
 
 /// The settings in force.
@@ -19,6 +20,10 @@ pub struct PartitionSettings {
     pub segment_age: Duration,
     /// Largest batch accepted.
     pub batch_bytes_max: u32,
+    /// What times its records may carry.
+    pub timestamps: TimestampPolicy,
+    /// Whether the records of compressed batches are checked.
+    pub is_compressed_checked: bool,
 }
 
 impl PartitionSettings {
@@ -30,6 +35,10 @@ impl PartitionSettings {
         };
         let default_age = defaults.retention.map(crate::config::Millis::get);
         let default_size = defaults.retention_bytes.map(crate::config::ByteCount::get);
+        let default_before = defaults
+            .timestamp_before_max
+            .map(crate::config::Millis::get);
+        let default_after = defaults.timestamp_after_max.map(crate::config::Millis::get);
         let own_age = config.segment_ms.map(Duration::from_millis);
         let default_batch = u32::try_from(defaults.batch_bytes_max.get()).unwrap_or(u32::MAX);
         Self {
@@ -45,6 +54,12 @@ impl PartitionSettings {
                 .unwrap_or_else(|| defaults.segment_bytes.get()),
             segment_age: own_age.unwrap_or_else(|| defaults.segment_age.duration()),
             batch_bytes_max: config.batch_bytes_max.unwrap_or(default_batch),
+            timestamps: TimestampPolicy {
+                kind: config.timestamps.unwrap_or(defaults.timestamps),
+                before_max_ms: limit(config.timestamp_before_max_ms, default_before),
+                after_max_ms: limit(config.timestamp_after_max_ms, default_after),
+            },
+            is_compressed_checked: config.check_compressed.unwrap_or(defaults.check_compressed),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     control::{ControlError, TopicConfig},
-    partition::{PartitionError, PartitionHandle, PartitionSettings},
+    partition::{PartitionError, PartitionHandle, PartitionSettings, TimestampKind},
     registry::Topic,
     shared::Shared,
 };
@@ -116,7 +116,7 @@ impl Admin for AdminService {
     ) -> Result<Response<CreateTopicResponse>, Status> {
         let request = request.into_inner();
         let name = parse_name(&request.name).map_err(|detail| status(&detail))?;
-        let config = config_of(&request.settings.unwrap_or_default());
+        let config = config_of(&request.settings.unwrap_or_default())?;
         let partitions = request.partitions;
         let topic = self
             .change(|shared| async move { shared.topics.create(name, partitions, config).await })
@@ -143,7 +143,7 @@ impl Admin for AdminService {
     ) -> Result<Response<AlterTopicResponse>, Status> {
         let request = request.into_inner();
         let topic = self.topic(&request.name)?;
-        let change = config_of(&request.settings.unwrap_or_default());
+        let change = config_of(&request.settings.unwrap_or_default())?;
         let (shared, altered) = (Arc::clone(&self.shared), Arc::clone(&topic));
         let AlterTopicRequest {
             partitions, reset, ..
@@ -242,15 +242,28 @@ impl Admin for AdminService {
     }
 }
 
-fn config_of(settings: &v1::TopicSettings) -> TopicConfig {
-    TopicConfig {
+fn config_of(settings: &v1::TopicSettings) -> Result<TopicConfig, Status> {
+    let timestamps = match settings.timestamps.map(v1::TimestampKind::try_from) {
+        None | Some(Ok(v1::TimestampKind::Unspecified)) => None,
+        Some(Ok(v1::TimestampKind::Create)) => Some(TimestampKind::Create),
+        Some(Ok(v1::TimestampKind::Append)) => Some(TimestampKind::Append),
+        Some(Err(_)) => {
+            let text = "unknown kind of timestamps";
+            return Err(status(&refusal(ErrorKind::InvalidArgument, text)));
+        }
+    };
+    Ok(TopicConfig {
         retention_ms: settings.retention_ms,
         retention_bytes: settings.retention_bytes,
         local_retention_bytes: settings.local_retention_bytes,
         segment_bytes: settings.segment_bytes,
         segment_ms: settings.segment_ms,
         batch_bytes_max: settings.batch_bytes_max,
-    }
+        timestamps,
+        timestamp_before_max_ms: settings.timestamp_before_max_ms,
+        timestamp_after_max_ms: settings.timestamp_after_max_ms,
+        check_compressed: settings.check_compressed,
+    })
 }
 
 fn wire_settings(settings: &PartitionSettings) -> v1::TopicSettings {
@@ -262,5 +275,12 @@ fn wire_settings(settings: &PartitionSettings) -> v1::TopicSettings {
         segment_bytes: Some(settings.segment_bytes),
         segment_ms: u64::try_from(settings.segment_age.as_millis()).ok(),
         batch_bytes_max: Some(settings.batch_bytes_max),
+        timestamps: Some(match settings.timestamps.kind {
+            TimestampKind::Create => v1::TimestampKind::Create.into(),
+            TimestampKind::Append => v1::TimestampKind::Append.into(),
+        }),
+        timestamp_before_max_ms: Some(limit(settings.timestamps.before_max_ms)),
+        timestamp_after_max_ms: Some(limit(settings.timestamps.after_max_ms)),
+        check_compressed: Some(settings.is_compressed_checked),
     }
 }

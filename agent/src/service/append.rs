@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, num::NonZeroU32};
 
 use esker_proto::{
-    batch::{BatchBuilder, BatchError, Compression, RecordBatch},
+    batch::{BatchBuilder, BatchError, Compression, RecordBatch, RecordTimes},
     convert::push_wire_record,
     partitioner::partition_for_key,
     types::Offset,
@@ -99,7 +99,7 @@ async fn append(
     records: &[Record],
 ) -> Result<Offset, ErrorDetail> {
     let handle = shared.partition(topic, &[], partition)?;
-    let batch = batch_of(shared, records)
+    let (batch, times) = batch_of(shared, records)
         .map_err(|error| refusal(ErrorKind::InvalidArgument, error.to_string()))?;
     let memory = shared
         .produce_memory
@@ -113,6 +113,7 @@ async fn append(
     handle
         .append(Append {
             batch,
+            times,
             acks,
             reply: Reply::new(0, slot, memory),
         })
@@ -124,11 +125,13 @@ async fn append(
     answer.outcome.map(|appended| appended.base_offset)
 }
 
-fn batch_of(shared: &Shared, records: &[Record]) -> Result<RecordBatch, BatchError> {
+fn batch_of(shared: &Shared, records: &[Record]) -> Result<(RecordBatch, RecordTimes), BatchError> {
     let now = shared.clock.now();
     let mut builder = BatchBuilder::new(Compression::None);
     for record in records {
         push_wire_record(&mut builder, record, now)?;
     }
-    RecordBatch::validate(builder.finish(None))
+    let batch = RecordBatch::validate(builder.finish(None))?;
+    let times = batch.check_records()?;
+    Ok((batch, times))
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod append;
+mod check;
 mod fetch;
 mod list_offsets;
 mod log;
@@ -21,6 +22,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
+pub(crate) use check::CHECK_BYTES_MAX;
 pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
 use uncopied::Uncopied;

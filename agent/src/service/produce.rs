@@ -7,18 +7,16 @@
 
 use std::sync::Arc;
 
-use esker_proto::{
-    batch::RecordBatch,
-    v1::{
-        Acks as WireAcks, ErrorDetail, ErrorKind, ProduceAck, ProduceRequest, ProduceResponse,
-        produce_response::Result as Outcome,
-    },
+use esker_proto::v1::{
+    Acks as WireAcks, ErrorDetail, ErrorKind, ProduceAck, ProduceRequest, ProduceResponse,
+    produce_response::Result as Outcome,
 };
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use super::check::{Checked, check};
 use super::status::{partition_detail, refusal, shutting_down, unreadable};
 use crate::{
     partition::{Acks, Answer, Append, PartitionError, Reply},
@@ -88,8 +86,16 @@ async fn handle(shared: &Shared, request: ProduceRequest, reply: Reply) {
         Ok(partition) => partition,
         Err(detail) => return reply.refuse(detail),
     };
-    match RecordBatch::validate(request.batch) {
-        Ok(batch) => partition.append(Append { batch, acks, reply }).await,
+    match check(shared, request.batch, partition.is_compressed_checked()).await {
+        Ok(Checked { batch, times }) => {
+            let append = Append {
+                batch,
+                times,
+                acks,
+                reply,
+            };
+            partition.append(append).await;
+        }
         Err(error) => reply.send(Err(PartitionError::Batch(Arc::new(error)))),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Subcommand;
-use esker_proto::v1::{PartitionDescription, TopicSummary};
+use esker_proto::v1::{PartitionDescription, TimestampKind, TopicSummary};
 use serde_json::{Value, json};
 
 use super::{
@@ -69,10 +69,10 @@ pub(super) enum TopicCommand {
 pub(super) struct SettingsArgs {
     /// Keep records this long after they reached the bucket, or after their own time if that is later,
     /// e.g. 7d; `forever` keeps them
-    #[arg(long, value_parser = retention)]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     retention: Option<i64>,
     /// Remove the oldest data of a partition beyond this size; `unlimited` for none
-    #[arg(long, value_parser = retention_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = retention_bytes)]
     retention_bytes: Option<i64>,
     /// Also keep so much of what is in the bucket on local disk
     #[arg(long, value_name = "SIZE")]
@@ -86,6 +86,18 @@ pub(super) struct SettingsArgs {
     /// Largest batch accepted
     #[arg(long, value_name = "SIZE")]
     batch_bytes_max: Option<ByteSize>,
+    /// Whose time records carry: `create`, their producer's, or `append`, the agent's
+    #[arg(long, value_name = "KIND", value_parser = timestamps)]
+    timestamps: Option<TimestampKind>,
+    /// Refuse records whose time is further before their append; `forever` takes any
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    timestamp_before_max: Option<i64>,
+    /// Refuse records whose time is further after their append; `forever` takes any
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    timestamp_after_max: Option<i64>,
+    /// Decompress batches when they are produced, to check their records
+    #[arg(long, value_name = "true|false")]
+    check_compressed: Option<bool>,
 }
 
 impl SettingsArgs {
@@ -101,11 +113,23 @@ impl SettingsArgs {
             batch_bytes_max: self
                 .batch_bytes_max
                 .and_then(|size| u32::try_from(size.as_u64()).ok()),
+            timestamps: self.timestamps.map(Into::into),
+            timestamp_before_max_ms: self.timestamp_before_max,
+            timestamp_after_max_ms: self.timestamp_after_max,
+            check_compressed: self.check_compressed,
         }
     }
 }
 
-fn retention(text: &str) -> Result<i64, String> {
+fn timestamps(text: &str) -> Result<TimestampKind, String> {
+    match text {
+        "create" => Ok(TimestampKind::Create),
+        "append" => Ok(TimestampKind::Append),
+        _ => Err("expected create or append".to_owned()),
+    }
+}
+
+fn time_limit(text: &str) -> Result<i64, String> {
     if text == "forever" {
         return Ok(-1);
     }
@@ -238,7 +262,7 @@ fn describe(
         value["partitions"] = partitions.iter().map(partition_json).collect();
         return output::json(&value);
     }
-    let settings = settings_line(&topic.settings.unwrap_or_default());
+    let settings = settings_lines(&topic.settings.unwrap_or_default());
     output::line(format_args!(
         "topic {}   id {}\n{settings}\n",
         topic.name, topic.topic_id
@@ -276,16 +300,51 @@ fn describe(
     Ok(output::print(&table)?)
 }
 
-fn settings_line(settings: &TopicSettings) -> String {
+fn settings_lines(settings: &TopicSettings) -> String {
+    let bound = |millis: Option<i64>| match millis.and_then(|millis| u64::try_from(millis).ok()) {
+        Some(millis) => format!("at most {}", shown_millis(millis)),
+        None => "any time".to_owned(),
+    };
+    let times = match settings.timestamps() {
+        TimestampKind::Append => "of their append".to_owned(),
+        TimestampKind::Create | TimestampKind::Unspecified => format!(
+            "of their producer, {} before their append, {} after it",
+            bound(settings.timestamp_before_max_ms),
+            bound(settings.timestamp_after_max_ms),
+        ),
+    };
+    let checked = match settings.check_compressed {
+        Some(false) => "not checked",
+        _ => "checked",
+    };
     format!(
-        "retention {} and {}, segments of {} or {}, {} kept locally, batches up to {}",
-        limit(settings.retention_ms.unwrap_or(-1), shown_millis),
-        limit(settings.retention_bytes.unwrap_or(-1), size),
+        "retention   {}, {}\n\
+         segments    sealed at {} or {}; {} of those in the bucket kept locally\n\
+         batches     up to {}, compressed ones {checked}\n\
+         timestamps  {times}",
+        kept(settings.retention_ms, "for ever", |age| {
+            format!("for {}", shown_millis(age))
+        }),
+        kept(settings.retention_bytes, "of any size", |bytes| {
+            format!("up to {} a partition", size(bytes))
+        }),
         size(settings.segment_bytes.unwrap_or_default()),
         shown_millis(settings.segment_ms.unwrap_or_default()),
         size(settings.local_retention_bytes.unwrap_or_default()),
         size(settings.batch_bytes_max.unwrap_or_default().into()),
     )
+}
+
+fn kept(limit: Option<i64>, without: &str, with: impl Fn(u64) -> String) -> String {
+    let limit = limit.and_then(|limit| u64::try_from(limit).ok());
+    limit.map_or_else(|| without.to_owned(), with)
+}
+
+const fn kind_name(kind: TimestampKind) -> &'static str {
+    match kind {
+        TimestampKind::Append => "append",
+        TimestampKind::Create | TimestampKind::Unspecified => "create",
+    }
 }
 
 fn shown_millis(millis: u64) -> String {
@@ -305,6 +364,10 @@ fn topic_json(topic: &TopicSummary) -> Value {
             "segment_bytes": settings.segment_bytes,
             "segment_ms": settings.segment_ms,
             "batch_bytes_max": settings.batch_bytes_max,
+            "timestamps": kind_name(settings.timestamps()),
+            "timestamp_before_max_ms": settings.timestamp_before_max_ms,
+            "timestamp_after_max_ms": settings.timestamp_after_max_ms,
+            "check_compressed": settings.check_compressed,
         },
     })
 }

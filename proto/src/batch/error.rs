@@ -90,7 +90,19 @@ pub enum BatchError {
         /// What the decompressor said.
         reason: String,
     },
-    /// A timestamp more than 64 bits away from that of the batch's first record.
+    /// The header's maximum timestamp is not that of the latest record.
+    #[error(
+        "max timestamp is not that of the latest record. max_timestamp=`{max_timestamp}` \
+         latest=`{latest}`"
+    )]
+    MaxTimestamp {
+        /// What the header says.
+        max_timestamp: TimestampMs,
+        /// That of the latest record.
+        latest: TimestampMs,
+    },
+    /// A timestamp more than 64 bits away from that of the batch's first record, or a first record
+    /// that is later than the latest.
     #[error("timestamp is out of range. timestamp=`{timestamp}` base_timestamp=`{base_timestamp}`")]
     Timestamp {
         /// The timestamp.
@@ -147,6 +159,7 @@ impl BatchError {
             | Self::BaseOffset(_)
             | Self::RecordCount { .. }
             | Self::TooManyRecords { .. }
+            | Self::MaxTimestamp { .. }
             | Self::Producer { .. }
             | Self::Record { .. }
             | Self::Decompress { .. } => ErrorKind::CorruptBatch,

@@ -2,7 +2,10 @@
 
 use bytes::{Buf, BufMut};
 
-use super::{BatchError, Compression};
+use super::{
+    BatchError, Compression,
+    checksum::{crc32c, crc32c_shifted},
+};
 use crate::types::{
     LeaderEpoch, Offset, OffsetRange, ProducerEpoch, ProducerId, Sequence, TimestampMs,
 };
@@ -165,6 +168,30 @@ impl BatchHeader {
     /// Returns how the records are compressed.
     pub const fn compression(&self) -> Compression {
         self.attributes.compression()
+    }
+
+    /// Returns the header of the same batch whose records have the time of their append, `now`.
+    ///
+    /// The new CRC follows from the old one and the length of what follows the header, which is not
+    /// read again. The old one must hold.
+    #[must_use]
+    pub fn with_append_time(self, now: TimestampMs) -> Self {
+        let attributes = Attributes(self.attributes.0 | LOG_APPEND_TIME);
+        let changed = Self {
+            attributes,
+            base_timestamp: now,
+            max_timestamp: now,
+            ..self
+        };
+        let difference = self.crc_of_fields() ^ changed.crc_of_fields();
+        let body_bytes = u64::from(self.size_bytes).saturating_sub(HEADER_BYTES as u64);
+        let crc = self.crc ^ crc32c_shifted(difference, body_bytes);
+        Self { crc, ..changed }
+    }
+
+    /// CRC-32C of the part of the header that the batch's CRC covers.
+    fn crc_of_fields(&self) -> u32 {
+        crc32c(&self.encode()[CRC_START..])
     }
 
     /// Returns the header as the leader of `leader_epoch` appends it at `base_offset`. The CRC

@@ -4,7 +4,8 @@
 //! # Overview
 //!
 //! A producer fills a [`BatchBuilder`] and sends the bytes. The leader takes them with
-//! [`RecordBatch::validate`], writes [`RecordBatch::stamped`] and never decodes a record. The same
+//! [`RecordBatch::validate`] and [`RecordBatch::check_records`], and writes
+//! [`RecordBatch::stamped`]. The same
 //! bytes are flushed, replicated, uploaded and fetched. A consumer walks [`Batches`] and, per
 //! batch, [`RecordBatch::records`], which borrows keys and values from the fetched bytes.
 //!
@@ -38,7 +39,8 @@
 //! [`BatchHeader::parse`] checks what one header can tell: magic, length, attributes, counts, and
 //! that the producer's fields agree. [`RecordBatch::validate`] adds that the bytes are exactly one
 //! batch, the CRC, and that so many records can fit at all. Records are checked while they are
-//! iterated, or all at once by [`RecordBatch::check_records`].
+//! iterated, or all at once by [`RecordBatch::check_records`], which also holds the header's times
+//! against those of the records.
 //!
 //! # Limits
 //!
@@ -69,7 +71,7 @@ pub use checksum::crc32c;
 pub use compression::{Compression, UnknownCompression};
 pub use error::{BatchError, RecordFault};
 pub use header::{Attributes, BatchHeader, HEADER_BYTES};
-pub use record_batch::RecordBatch;
+pub use record_batch::{RecordBatch, RecordTimes};
 pub use records::{Header, Headers, Record, RecordIter, Records};
 pub use stream::{BatchHeaders, Batches};
 

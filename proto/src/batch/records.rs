@@ -4,7 +4,7 @@ use std::iter::FusedIterator;
 
 use bytes::Bytes;
 
-use super::{BatchError, BatchHeader, RecordFault, varint};
+use super::{BatchError, BatchHeader, RecordFault, RecordTimes, varint};
 use crate::types::{Offset, TimestampMs};
 
 /// The records of one batch, decompressed but not decoded. Cheap to clone.
@@ -29,6 +29,47 @@ impl Records {
     /// [`Bytes::slice_ref`] can own one without a copy.
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Finds whether every record and its headers can be decoded, as [`Self::iter`] would, but
+    /// without making records of them: each batch that is produced comes through here.
+    pub(super) fn check(&self) -> Result<RecordTimes, BatchError> {
+        let record_count = self.header.record_count;
+        let (mut earliest, mut latest) = (i64::MAX, i64::MIN);
+        let mut rest: &[u8] = &self.bytes;
+        for index in 0..record_count {
+            let (delta, after) =
+                check_record(rest, index).map_err(|fault| BatchError::Record { index, fault })?;
+            (earliest, latest) = (earliest.min(delta), latest.max(delta));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(BatchError::Record {
+                index: record_count,
+                fault: RecordFault::TrailingBytes,
+            });
+        }
+        self.times(earliest, latest)
+    }
+
+    /// Returns the times of records whose deltas lie between these two.
+    fn times(&self, earliest: i64, latest: i64) -> Result<RecordTimes, BatchError> {
+        if self.header.attributes.is_log_append_time() {
+            let (earliest, latest) = (self.header.max_timestamp, self.header.max_timestamp);
+            return Ok(RecordTimes { earliest, latest });
+        }
+        let base_timestamp = self.header.base_timestamp;
+        let time = |delta: i64| match base_timestamp.get().checked_add(delta) {
+            Some(time) => Ok(TimestampMs::new(time)),
+            None => Err(BatchError::Timestamp {
+                timestamp: TimestampMs::new(delta),
+                base_timestamp,
+            }),
+        };
+        Ok(RecordTimes {
+            earliest: time(earliest)?,
+            latest: time(latest)?,
+        })
     }
 
     /// Iterates over the records. Ends after the first error, and yields one if the bytes hold
@@ -68,6 +109,25 @@ pub struct Record<'a> {
     pub value: Option<&'a [u8]>,
     /// What it says beside.
     pub headers: Headers<'a>,
+}
+
+/// Checks the record at the front of `bytes`. Returns its timestamp delta, and what follows it.
+#[inline]
+fn check_record(bytes: &[u8], index: u32) -> Result<(i64, &[u8]), RecordFault> {
+    let (length, rest) = varint::read(bytes)?;
+    let (fields, rest) = split(rest, length)?;
+    let (_attributes, fields) = fields.split_first().ok_or(RecordFault::Truncated)?;
+    let (timestamp_delta, fields) = varint::read(fields)?;
+    let (offset_delta, fields) = varint::read(fields)?;
+    if offset_delta != i64::from(index) {
+        return Err(RecordFault::OffsetDelta);
+    }
+    let (_key, fields) = split_nullable(fields)?;
+    let (_value, fields) = split_nullable(fields)?;
+    if fields != [0] {
+        Headers::new(index, fields)?.check()?;
+    }
+    Ok((timestamp_delta, rest))
 }
 
 /// Iterator over the records of a batch.
@@ -206,8 +266,11 @@ impl<'a> Headers<'a> {
     }
 
     /// Decodes all that are left.
-    pub(super) fn check(mut self) -> Result<(), BatchError> {
-        self.try_for_each(|header| header.map(|_| ()))
+    fn check(mut self) -> Result<(), RecordFault> {
+        while !self.is_empty() {
+            self.take_header()?;
+        }
+        Ok(())
     }
 
     fn take_header(&mut self) -> Result<Header<'a>, RecordFault> {

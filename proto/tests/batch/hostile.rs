@@ -5,15 +5,16 @@ use std::io::Write;
 use bytes::{Bytes, BytesMut};
 use esker_proto::{
     batch::{
-        BatchError, BatchHeader, BatchHeaders, Batches, Compression, DECOMPRESSED_BYTES_MAX,
-        RecordBatch, RecordFault,
+        BatchBuilder, BatchError, BatchHeader, BatchHeaders, Batches, Compression,
+        DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RecordBatch, RecordFault, RecordTimes,
     },
+    types::TimestampMs,
     v1::ErrorKind,
 };
 use proptest::{collection::vec, prelude::*};
 
 use crate::samples::{
-    PRODUCER, any_compression, any_samples, build, one_of_everything, raw_batch, read, seal,
+    PRODUCER, any_compression, any_samples, build, one_of_everything, plain, raw_batch, read, seal,
 };
 
 /// A batch of three plain records.
@@ -328,6 +329,33 @@ proptest! {
     }
 
     #[test]
+    fn the_check_of_records_agrees_with_decoding_them(
+        samples in any_samples(),
+        patches in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let mut bytes = BytesMut::from(&build(&samples, Compression::None, PRODUCER)[..]);
+        for (at, byte) in patches {
+            let records = bytes.len() - HEADER_BYTES;
+            bytes[HEADER_BYTES + at.index(records)] = byte;
+        }
+        seal(&mut bytes);
+        let batch = RecordBatch::validate(bytes.freeze()).unwrap();
+
+        let decoded = read(batch.bytes().clone());
+        match batch.check_records() {
+            Ok(times) => {
+                let decoded = decoded.unwrap();
+                let timestamps = decoded.iter().map(|sample| sample.timestamp);
+                prop_assert_eq!(Some(times.earliest.get()), timestamps.clone().min());
+                prop_assert_eq!(Some(times.latest.get()), timestamps.max());
+            }
+            // The header's times are checked as well, and those of all records before any.
+            Err(BatchError::MaxTimestamp { .. } | BatchError::Timestamp { .. }) => {}
+            Err(error) => prop_assert_eq!(decoded.unwrap_err(), error),
+        }
+    }
+
+    #[test]
     fn arbitrary_records_never_panic(
         body in vec(any::<u8>(), 0..300),
         attributes in 0_u16..16,
@@ -354,4 +382,90 @@ proptest! {
         seal(&mut batch);
         walk(&batch);
     }
+}
+
+/// A batch of records at these times whose header claims these.
+fn batch_of_times(times: &[i64], base: i64, max: i64, compression: Compression) -> RecordBatch {
+    let mut builder = BatchBuilder::new(compression);
+    for time in times {
+        let timestamp = TimestampMs::new(*time);
+        builder.push(timestamp, None, Some(b"value"), &[]).unwrap();
+    }
+    let mut bytes = BytesMut::from(&builder.finish(None)[..]);
+    let deltas_from = i64::from_be_bytes(bytes[27..35].try_into().unwrap());
+    assert_eq!(deltas_from, times[0]);
+    bytes[27..35].copy_from_slice(&base.to_be_bytes());
+    bytes[35..43].copy_from_slice(&max.to_be_bytes());
+    seal(&mut bytes);
+    RecordBatch::validate(bytes.freeze()).unwrap()
+}
+
+#[test]
+fn a_header_that_misstates_the_times_of_its_records_is_an_error() {
+    for compression in Compression::ALL {
+        let check =
+            |base, max| batch_of_times(&[100, 50, 200], base, max, compression).check_records();
+        let times = RecordTimes {
+            earliest: TimestampMs::new(50),
+            latest: TimestampMs::new(200),
+        };
+        assert_eq!(check(100, 200), Ok(times));
+        for max in [10, 199, 201, i64::MAX] {
+            let error = check(100, max).unwrap_err();
+            assert!(matches!(error, BatchError::MaxTimestamp { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::CorruptBatch);
+        }
+        // Times count from the base.
+        let error = check(1100, 200).unwrap_err();
+        assert!(matches!(error, BatchError::MaxTimestamp { .. }), "{error}");
+    }
+    let batch = batch_of_times(&[1000, 10], 1000, 1000, Compression::None);
+    assert_eq!(
+        batch.check_records().unwrap().earliest,
+        TimestampMs::new(10)
+    );
+}
+
+#[test]
+fn a_base_timestamp_later_than_every_record_is_an_error() {
+    // One record at 10, said as a difference of -90 to a base of 100.
+    let body = [7 << 1, 0, 179, 1, 0, 1, 1, 0];
+    let mut bytes = raw_batch(0, 1, &body);
+    bytes[27..35].copy_from_slice(&100_i64.to_be_bytes());
+    bytes[35..43].copy_from_slice(&10_i64.to_be_bytes());
+    seal(&mut bytes);
+    let batch = RecordBatch::validate(bytes.freeze()).unwrap();
+
+    assert_eq!(
+        batch
+            .records()
+            .unwrap()
+            .iter()
+            .next()
+            .unwrap()
+            .unwrap()
+            .timestamp
+            .get(),
+        10
+    );
+    let error = BatchError::Timestamp {
+        timestamp: TimestampMs::new(10),
+        base_timestamp: TimestampMs::new(100),
+    };
+    assert_eq!(batch.check_records(), Err(error.clone()));
+    assert_eq!(RecordTimes::of_header(batch.header()), Err(error));
+}
+
+#[test]
+fn a_batch_larger_than_its_reader_allows_is_not_decompressed() {
+    let bytes = build(
+        &[plain(0, None, Some(&[0; 5000]))],
+        Compression::Zstd,
+        (-1, -1, -1),
+    );
+    let batch = RecordBatch::validate(bytes).unwrap();
+    let bytes_max = 4000;
+    let error = BatchError::TooLarge { bytes_max };
+    assert_eq!(batch.check_records_within(bytes_max), Err(error));
+    assert!(batch.check_records_within(6000).is_ok());
 }

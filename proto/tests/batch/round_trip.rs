@@ -13,7 +13,8 @@ use esker_proto::{
 use proptest::prelude::*;
 
 use crate::samples::{
-    PRODUCER, any_compression, any_samples, build, one_of_everything, push_all, raw_batch, read,
+    PRODUCER, any_compression, any_samples, build, one_of_everything, plain, push_all, raw_batch,
+    read,
 };
 
 proptest! {
@@ -292,4 +293,25 @@ fn no_producer_is_minus_one() {
         BatchHeader::parse(&bytes).unwrap().producer_id,
         ProducerId::NONE
     );
+}
+
+#[test]
+fn append_time_is_stamped_without_a_look_at_the_records() {
+    let samples: Vec<_> = (0..50)
+        .map(|delta| plain(delta, Some(b"key"), Some(b"value")))
+        .collect();
+    for compression in Compression::ALL {
+        let batch = RecordBatch::validate(build(&samples, compression, (7, 0, 3))).unwrap();
+        let now = TimestampMs::new(1_700_000_000_000);
+
+        let header = batch.header().with_append_time(now);
+        let bytes = [&header.encode()[..], &batch.body()[..]].concat();
+
+        let stamped = RecordBatch::validate(bytes.into()).expect("its checksum holds");
+        let times = stamped.check_records().unwrap();
+        assert_eq!((times.earliest, times.latest), (now, now));
+        assert_eq!(stamped.header().producer_id, batch.header().producer_id);
+        let again = stamped.header().with_append_time(TimestampMs::new(5));
+        assert_eq!(again.max_timestamp, TimestampMs::new(5));
+    }
 }

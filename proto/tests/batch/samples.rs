@@ -33,15 +33,18 @@ impl Sample {
     }
 }
 
-/// One of everything: null and empty and long, no headers and several, an earlier timestamp.
-pub(crate) fn one_of_everything() -> Vec<Sample> {
-    let base = 1_700_000_000_000;
-    let plain = |delta: i64, key: Option<&[u8]>, value: Option<&[u8]>| Sample {
-        timestamp: base + delta,
+/// A record of `delta` milliseconds after a time in 2023, without headers.
+pub(crate) fn plain(delta: i64, key: Option<&[u8]>, value: Option<&[u8]>) -> Sample {
+    Sample {
+        timestamp: 1_700_000_000_000 + delta,
         key: key.map(<[u8]>::to_vec),
         value: value.map(<[u8]>::to_vec),
         headers: Vec::new(),
-    };
+    }
+}
+
+/// One of everything: null and empty and long, no headers and several, an earlier timestamp.
+pub(crate) fn one_of_everything() -> Vec<Sample> {
     let mut samples = vec![
         plain(0, Some(b"key"), Some(b"value")),
         plain(0, None, Some(b"no key")),

@@ -3,13 +3,13 @@
 use bytes::{Bytes, BytesMut};
 use esker_agent::agent::Agent;
 use esker_proto::{
-    batch::crc32c,
+    batch::{BatchBuilder, Compression, crc32c},
     partitioner::partition_for_key,
-    types::TimestampMs,
+    types::{ProducerEpoch, ProducerId, Sequence, TimestampMs},
     v1::{
-        AppendRequest, CreateTopicRequest, DescribeTopicRequest, ErrorKind, FetchRequest,
-        ListOffsetsRequest, Record, TopicSettings, TrimPartitionRequest,
-        list_offsets_request::Position,
+        AlterTopicRequest, AppendRequest, CreateTopicRequest, DescribeTopicRequest, ErrorKind,
+        FetchFormat, FetchRequest, ListOffsetsRequest, Record, TimestampKind, TopicSettings,
+        TrimPartitionRequest, list_offsets_request::Position,
     },
 };
 use esker_tests::agent::{Plan, directory_url};
@@ -139,7 +139,131 @@ fn bad_batches() -> Vec<(&'static str, ErrorKind, Bytes)> {
             InvalidArgument,
             batch_at(&["late"], TimestampMs::new(i64::MAX)),
         ),
+        (
+            "a time in seconds",
+            InvalidArgument,
+            batch_at(&["early"], TimestampMs::new(now().get() / 1000)),
+        ),
+        (
+            "a maximum timestamp below that of a record",
+            CorruptBatch,
+            forged(&good, 35, &10_i64.to_be_bytes()),
+        ),
+        (
+            "a maximum timestamp above that of each record",
+            CorruptBatch,
+            forged(&good, 35, &(now().get() + 1000).to_be_bytes()),
+        ),
+        (
+            "records that are cut off",
+            CorruptBatch,
+            forged(&good, 61, &[0x7f]),
+        ),
+        (
+            "records that do not decompress",
+            CorruptBatch,
+            undecodable(),
+        ),
     ]
+}
+
+/// A batch whose header claims zstd over records that are not compressed.
+fn undecodable() -> Bytes {
+    forged(&batch(&["one", "two"]), 21, &[0, 0x04])
+}
+
+async fn alter(bench: &mut Bench, settings: TopicSettings) {
+    let request = AlterTopicRequest {
+        name: TOPIC.to_owned(),
+        settings: Some(settings),
+        ..AlterTopicRequest::default()
+    };
+    bench.raw.admin.alter_topic(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_that_is_too_early_is_taken_where_the_topic_allows_it() {
+    let mut bench = Bench::start().await;
+    let early = batch_at(&["early"], TimestampMs::new(-5));
+    let refused = bench.raw.produce(TOPIC, 0, early.clone()).await;
+    let text = refused.unwrap_err().message;
+    assert!(text.contains("timestamp_before_max_ms"), "{text}");
+
+    let settings = TopicSettings {
+        timestamp_before_max_ms: Some(-1),
+        ..TopicSettings::default()
+    };
+    alter(&mut bench, settings).await;
+    bench.raw.produce(TOPIC, 0, early).await.unwrap();
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compressed_batches_are_checked_unless_the_topic_says_otherwise() {
+    let mut bench = Bench::start().await;
+    let refused = bench
+        .raw
+        .produce(TOPIC, 0, undecodable())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CorruptBatch);
+
+    let settings = TopicSettings {
+        check_compressed: Some(false),
+        ..TopicSettings::default()
+    };
+    alter(&mut bench, settings).await;
+    bench.raw.produce(TOPIC, 0, undecodable()).await.unwrap();
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_of_append_times_takes_any_time_and_keeps_its_own() {
+    let mut bench = Bench::start().await;
+    let settings = TopicSettings {
+        timestamps: Some(TimestampKind::Append.into()),
+        ..TopicSettings::default()
+    };
+    alter(&mut bench, settings).await;
+    let before = now().get();
+    let wild = batch_at(&["wild", "wilder"], TimestampMs::new(i64::MAX));
+    bench.raw.produce(TOPIC, 0, wild).await.unwrap();
+
+    let request = FetchRequest {
+        format: FetchFormat::Records.into(),
+        ..fetch(TOPIC, 0, 0, Some(2))
+    };
+    let read = bench.raw.fetch(request).await.unwrap();
+    let times = read.iter().flat_map(|response| &response.records);
+    let times: Vec<_> = times.map(|record| record.timestamp_ms).collect();
+    assert_eq!(times.len(), 2);
+    let during = before..=now().get();
+    assert!(times.iter().all(|time| during.contains(time)), "{times:?}");
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_retry_of_a_written_batch_gets_its_offset_even_where_it_would_be_refused_now() {
+    let mut bench = Bench::start().await;
+    let large = "x".repeat(4 << 10);
+    let mut builder = BatchBuilder::new(Compression::None);
+    let value = Some(large.as_bytes());
+    builder.push(now(), None, value, &[]).unwrap();
+    let batch = builder.finish(Some((
+        ProducerId::new(77),
+        ProducerEpoch::new(0),
+        Sequence::new(0),
+    )));
+    bench.raw.produce(TOPIC, 0, batch.clone()).await.unwrap();
+    let settings = TopicSettings {
+        batch_bytes_max: Some(1 << 10),
+        ..TopicSettings::default()
+    };
+    alter(&mut bench, settings).await;
+
+    let again = bench.raw.produce(TOPIC, 0, batch).await.unwrap();
+    assert_eq!((again.base_offset, again.duplicate), (0, true));
+    bench.agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
