@@ -15,20 +15,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     consumer
         .assign(&topic, Partitions::All, StartAt::Latest, None)
         .await?;
-    loop {
-        match consumer.next().await {
-            Ok(Some(fetched)) => {
-                let lag = fetched.high_watermark().since(fetched.next_offset());
-                println!(
-                    "{}: {} records, {lag} behind",
-                    fetched.partition(),
-                    fetched.record_count()
-                );
-            }
-            Ok(None) => return Ok(()),
-            // Nothing is skipped: the next call goes on where this one failed.
-            Err(error) if error.is_retryable() => eprintln!("{error}"),
-            Err(error) => return Err(error.into()),
-        }
+    // Agents that restart are waited for. What cannot be read is an error that says where.
+    while let Some(fetched) = consumer.next().await? {
+        let lag = fetched.high_watermark().since(fetched.next_offset());
+        println!(
+            "{}: {} records, {lag} behind",
+            fetched.partition(),
+            fetched.record_count()
+        );
     }
+    Ok(())
 }

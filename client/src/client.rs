@@ -220,7 +220,9 @@ impl Client {
                 async move { agent.list_offsets(request).await }
             })
             .await?;
-        listed.offsets.into_iter().map(read_offset).collect()
+        let topic = topic.into();
+        let found = listed.offsets.into_iter();
+        found.map(|found| read_offset(&topic, found)).collect()
     }
 
     pub(crate) async fn admin_call<T, F>(
@@ -342,16 +344,14 @@ pub(crate) fn admin_client(connection: Connection) -> AdminClient<Connection> {
     AdminClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-fn read_offset(found: v1::PartitionOffset) -> Result<(PartitionId, Option<Offset>)> {
+fn read_offset(
+    topic: &Arc<str>,
+    found: v1::PartitionOffset,
+) -> Result<(PartitionId, Option<Offset>)> {
+    let partition = PartitionId::new(found.partition);
     match found.error {
-        Some(detail) => {
-            let context = format!("partition {}", found.partition);
-            Err(Error::from_detail(detail).context(context))
-        }
-        None => Ok((
-            PartitionId::new(found.partition),
-            found.offset.map(Offset::new),
-        )),
+        Some(detail) => Err(Error::from_detail(detail).at(topic, partition, None)),
+        None => Ok((partition, found.offset.map(Offset::new))),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{error, fmt, sync::Arc, time::Duration};
 use esker_proto::{
     batch::BatchError,
     error::decode_detail,
-    types::{OffsetRange, PartitionId},
+    types::{Offset, OffsetRange, PartitionId},
     v1,
 };
 use tonic::{Code, Status};
@@ -67,6 +67,7 @@ struct Inner {
     retry_after: Option<Duration>,
     leader: Option<String>,
     place: Option<Place>,
+    damage_end: Option<Offset>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -128,6 +129,11 @@ impl Error {
         self.0.leader.as_deref()
     }
 
+    /// Returns the first offset behind what the agent cannot read.
+    pub(crate) fn damage_end(&self) -> Option<Offset> {
+        self.0.damage_end
+    }
+
     /// An error this library found itself, before it sent anything.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
@@ -139,6 +145,7 @@ impl Error {
             retry_after: None,
             leader: None,
             place: None,
+            damage_end: None,
             source: None,
         }))
     }
@@ -186,6 +193,7 @@ impl Error {
                 .map(|ms| Duration::from_millis(ms.into())),
             leader: detail.leader.filter(|leader| !leader.is_empty()),
             place: None,
+            damage_end: detail.damage_end_offset.map(Offset::new),
             source: None,
         }))
     }

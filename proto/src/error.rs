@@ -71,6 +71,7 @@ mod tests {
             is_retryable: true,
             retry_after_ms: Some(250),
             leader: None,
+            damage_end_offset: None,
         };
         assert_eq!(decode_detail(&encode_detail(8, &detail)), Some(detail));
         assert_eq!(decode_detail(b"\xff\xff"), None);

@@ -85,6 +85,14 @@ pub enum PartitionError {
     /// The bucket did not do what was asked.
     #[error(transparent)]
     Store(Arc<esker_tiering::Error>),
+    /// The bucket's bytes of these offsets are not what was put there.
+    #[error("{source}; offsets=`{offset}..{end_offset}`")]
+    Unreadable {
+        offset: Offset,
+        /// What is behind it can be read.
+        end_offset: Offset,
+        source: Arc<esker_tiering::Error>,
+    },
     /// The local log could not be read.
     #[error("local log cannot be read: {0}")]
     Log(Arc<crate::log::Error>),
@@ -113,7 +121,7 @@ impl PartitionError {
             Self::Fenced | Self::FencedInFlight => ErrorKind::Fenced,
             Self::ShuttingDown => ErrorKind::ShuttingDown,
             Self::OutOfRange { .. } => ErrorKind::OffsetOutOfRange,
-            Self::Store(error) => store_kind(error),
+            Self::Store(error) | Self::Unreadable { source: error, .. } => store_kind(error),
             Self::TimedOut(_) => ErrorKind::TimedOut,
         }
     }

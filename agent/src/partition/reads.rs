@@ -242,12 +242,21 @@ impl Session {
                 Ok(Step::Moved)
             }
             Err(error) => {
+                let damaged = cursor.damaged(&error);
                 self.cursor = None;
                 // The objects of a deleted topic go while it is read.
                 if self.partition.cancel.is_cancelled() {
                     return Err(PartitionError::ShuttingDown);
                 }
-                Err(PartitionError::Store(Arc::new(error)))
+                let source = Arc::new(error);
+                Err(match damaged {
+                    None => PartitionError::Store(source),
+                    Some(offsets) => PartitionError::Unreadable {
+                        offset: offsets.start,
+                        end_offset: offsets.end,
+                        source,
+                    },
+                })
             }
         }
     }

@@ -20,6 +20,7 @@ pub(super) fn refusal(kind: ErrorKind, message: impl Into<String>) -> ErrorDetai
         is_retryable: kind.is_retryable(),
         retry_after_ms: None,
         leader: None,
+        damage_end_offset: None,
     }
 }
 
@@ -31,9 +32,14 @@ pub(super) fn partition_detail(error: &PartitionError) -> ErrorDetail {
         _ if kind.is_retryable() => Some(RETRY_AFTER_MS),
         _ => None,
     };
+    let damage_end_offset = match error {
+        PartitionError::Unreadable { end_offset, .. } => Some(end_offset.get()),
+        _ => None,
+    };
     ErrorDetail {
         has_no_side_effects: error.has_no_side_effects(),
         retry_after_ms,
+        damage_end_offset,
         ..refusal(kind, error.to_string())
     }
 }

@@ -30,7 +30,7 @@ use tonic::Streaming;
 
 use super::{
     config::{ConsumerConfig, OnDamage, OutOfRange},
-    fetched::{Fetched, Origin},
+    fetched::{FetchSource, Fetched, Origin},
     position::Watermark,
     response::{Part, Response, Taking},
 };
@@ -113,6 +113,10 @@ impl Fetcher {
                 Err(error) => error,
             };
             (self.responses, self.response) = (None, None);
+            let error = match pass(&mut self.plan, error) {
+                Ok(fetched) => return Some((Ok(fetched), self)),
+                Err(error) => error,
+            };
             if let Err(error) = self.recover(error).await {
                 return Some((Err(self.plan.origin.name(error, None)), self));
             }
@@ -272,6 +276,29 @@ fn take(plan: &mut Plan, response: &mut Response) -> Result<Option<Fetched>> {
         log_start_offset: response.log_start_offset,
         source: response.source,
     }))
+}
+
+/// Passes over what the agent cannot read, if it says how far that goes and the settings say so.
+fn pass(plan: &mut Plan, error: Error) -> Result<Fetched> {
+    let Some(end) = error.damage_end() else {
+        return Err(error);
+    };
+    let lost = plan.wanted.start..end.min(plan.wanted.end);
+    let error = plan.origin.name(error, Some(lost.clone()));
+    if plan.config.on_damage == OnDamage::Fail || lost.is_empty() {
+        return Err(error);
+    }
+    tracing::warn!(%error, "records skipped");
+    plan.wanted.start = lost.end;
+    Ok(Fetched {
+        origin: plan.origin.clone(),
+        offsets: lost.end..lost.end,
+        batches: Vec::new(),
+        skipped: vec![error],
+        high_watermark: plan.watermark.offset(),
+        log_start_offset: Offset::ZERO,
+        source: FetchSource::Bucket,
+    })
 }
 
 async fn open(plan: &Plan) -> Result<Streaming<v1::FetchResponse>> {

@@ -108,7 +108,9 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the topic or a partition does not exist. Nothing is assigned then.
+    /// [`ErrorKind::NotFound`] if the topic or a partition does not exist. If the start cannot be
+    /// found in a partition that is offline, [`Error::partition`] names it, so that it can be left
+    /// out of the next call. Nothing is assigned then.
     pub async fn assign(
         &mut self,
         topic: &str,

@@ -158,6 +158,7 @@ pub(crate) fn detail(kind: ErrorKind, message: &str) -> v1::ErrorDetail {
         is_retryable: kind.is_retryable(),
         retry_after_ms: None,
         leader: None,
+        damage_end_offset: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_index::{Manifest, Place as IndexPlace, Rows};
-use esker_proto::types::{Offset, TopicPartition};
+use esker_proto::types::{Offset, OffsetRange, TopicPartition};
 use tokio::sync::watch;
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     plan::{ChunkId, ChunkPlan},
     window::{Arrival, ChunkSize, Window},
 };
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// How often a read resolves its offset again after an object was gone.
 const RESOLVES_MAX: u32 = 5;
@@ -120,11 +120,11 @@ impl Cursor {
     /// # Errors
     ///
     /// [`Error::OffsetOutOfRange`] below the log start. [`Error::Corrupt`], naming object and
-    /// position, when stored bytes do not hold: offsets outside that chunk stay readable.
+    /// position, when stored bytes do not hold: offsets outside of [`Cursor::damaged`] stay readable.
     /// [`Error::NotFound`] when the newest manifest names an object that is gone. Otherwise an error
     /// that is worth a retry.
     pub async fn next(&mut self, max_bytes: usize) -> Result<Read, Error> {
-        let mut resolves = 0;
+        let (mut resolves, mut is_narrowed) = (0, false);
         loop {
             let outcome = self.try_next(max_bytes).await;
             match outcome {
@@ -135,9 +135,47 @@ impl Cursor {
                         .await;
                     resolves += 1;
                 }
+                // The batches around the damage may be whole.
+                Err(error)
+                    if error.kind() == ErrorKind::Corrupt && !is_narrowed && self.narrow() =>
+                {
+                    is_narrowed = true;
+                    tracing::warn!(%error, offset = %self.offset, "chunk is corrupt, reading less");
+                }
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Returns which offsets the last error was about, if it was about damage: reading can continue
+    /// at their end.
+    pub fn damaged(&self, error: &Error) -> Option<OffsetRange> {
+        let reading = self.reading.as_ref()?;
+        let end = match error.kind() {
+            ErrorKind::Corrupt => reading.plan.next_offset(),
+            ErrorKind::NotFound => reading.segment_end(),
+            _ => return None,
+        };
+        (self.offset < end).then_some(self.offset..end)
+    }
+
+    /// Plans again, for one index entry only; `false` if that was all there was already.
+    fn narrow(&mut self) -> bool {
+        let Some(reading) = self
+            .reading
+            .take_if(|reading| reading.plan.entries.len() > 1)
+        else {
+            return false;
+        };
+        let Some(index) = reading.rows.seek(self.offset) else {
+            return false;
+        };
+        let plan = self.reader.plan(&reading.rows, index, 1);
+        self.reading = Some(Reading {
+            has_fetched_ahead: true,
+            ..Reading::new(reading.rows, plan)
+        });
+        true
     }
 
     async fn try_next(&mut self, max_bytes: usize) -> Result<Read, Error> {
@@ -363,6 +401,17 @@ impl Cursor {
 }
 
 impl Reading {
+    /// Offset after the last record of the segment, as far as these rows go.
+    fn segment_end(&self) -> Offset {
+        let rows = self.plan.rows.start..self.rows.len();
+        let in_segment = rows
+            .map(|index| self.rows.row(index))
+            .take_while(|row| row.segment.segment_id == self.plan.id.segment_id);
+        in_segment
+            .last()
+            .map_or_else(|| self.plan.next_offset(), |row| row.entry.next_offset())
+    }
+
     fn new(rows: Rows, plan: ChunkPlan) -> Self {
         Self {
             rows,

@@ -50,6 +50,7 @@ fn refusal(kind: v1::ErrorKind) -> Error {
         is_retryable: kind.is_retryable(),
         retry_after_ms: None,
         leader: None,
+        damage_end_offset: None,
     })
 }
 

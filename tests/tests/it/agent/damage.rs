@@ -1,5 +1,6 @@
 //! A damaged object is named in a typed error; everything else can be read, and nobody spins.
 
+use esker_client::{Client, ConsumerConfig, End, OnDamage, Partitions, StartAt};
 use esker_proto::v1::{ErrorKind, FetchRequest};
 use esker_tests::{
     agent::Plan,
@@ -69,6 +70,8 @@ impl Bench {
             "{error:?} does not name {name}"
         );
         assert!(!error.is_retryable, "{error:?}");
+        let behind = error.damage_end_offset.unwrap();
+        assert!(bad < behind && behind <= after, "{bad} {behind} {after}");
         // A few looks at the object and around it, and that was all.
         let gets = self.server.counts().of(Verb::Get) - before.of(Verb::Get);
         assert!(gets < 24, "{gets}");
@@ -76,7 +79,32 @@ impl Bench {
             let responses = raw.fetch(range(from, end)).await.unwrap();
             assert_eq!(responses.last().unwrap().next_offset, end);
         }
+        self.skips_the_damage_only(&connect(agent.grpc_address()).await)
+            .await;
         agent.stop().await;
+    }
+
+    /// Reads everything with a consumer that skips what is damaged.
+    async fn skips_the_damage_only(&self, client: &Client) {
+        let (bad, after) = (self.segments[1].1, self.segments[2].1);
+        let mut consumer = client.consumer(ConsumerConfig {
+            on_damage: OnDamage::Skip,
+            ..ConsumerConfig::default()
+        });
+        let (start, until) = (StartAt::Earliest, Some(End::Latest));
+        let assigned = consumer.assign(TOPIC, Partitions::All, start, until).await;
+        assigned.unwrap();
+        let (mut read, mut lost) = (0, 0);
+        while let Some(fetched) = consumer.next().await.unwrap() {
+            for error in fetched.skipped() {
+                let offsets = error.offsets().unwrap();
+                assert!(bad <= offsets.start.get() && offsets.end.get() <= after);
+                lost += offsets.end.since(offsets.start);
+            }
+            read += fetched.record_count();
+        }
+        assert_eq!(read + lost, RECORDS);
+        assert!(lost > 0);
     }
 
     fn plant(&self, damage: impl FnOnce(&mut Vec<u8>)) {
