@@ -3,20 +3,28 @@
 use std::{io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use tokio::select;
 
-use super::{Common, files, output::write_json, record_json::RecordJson, start::Place};
-use crate::{ConsumerConfig, Fetched, OutOfRange, PartitionId, Partitions, Record};
+use super::{
+    Common, exit, files,
+    output::{note, records, write_json},
+    positions::Positions,
+    reading::{Outage, Reader, ReadingArgs, advised},
+    record_json::RecordJson,
+    signals::{Stop, Stopping},
+    start::Place,
+};
+use crate::{Fetched, PartitionId, Record};
 
 #[derive(Debug, Args)]
 pub(super) struct ConsumeArgs {
     topic: String,
-    /// Partitions to read [default: all]
-    #[arg(long, value_delimiter = ',')]
-    partition: Vec<u32>,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// beginning, end, an offset, a time (2026-01-31T12:00:00Z) or how long ago (2h)
     #[arg(long, default_value = "end")]
     from: Place,
-    /// Where to stop [default: follow the topic]
+    /// Where to stop; beyond the end of a partition: at its end [default: follow the topic]
     #[arg(long)]
     until: Option<Place>,
     /// Stop after so many records
@@ -30,9 +38,6 @@ pub(super) struct ConsumeArgs {
     /// File to write; `-` is standard output
     #[arg(long, short, default_value = "-")]
     output: PathBuf,
-    /// Go on at the log start when records were removed meanwhile
-    #[arg(long)]
-    skip_removed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,26 +46,18 @@ enum Format {
     Value,
     /// Key, separator, value and a line feed
     KeyValue,
-    /// One JSON object a line
+    /// One JSON object a line; `produce --format json` takes it back unchanged
     Json,
 }
 
 pub(super) async fn run(common: &Common, args: ConsumeArgs) -> anyhow::Result<()> {
     let client = common.connect().await?;
-    let out_of_range = if args.skip_removed {
-        OutOfRange::Earliest
-    } else {
-        OutOfRange::Error
-    };
-    let mut consumer = client.consumer(ConsumerConfig {
-        out_of_range,
-        ..ConsumerConfig::default()
-    });
-    let partitions = partitions(&args.partition);
-    let until = args.until.map(Place::end);
-    consumer
-        .assign(&args.topic, partitions, args.from.start(), until)
+    let reading = &args.reading;
+    let start = reading.start(&client, &args.topic, args.from).await?;
+    let consumer = reading
+        .assign(&client, &args.topic, start, args.until)
         .await?;
+    let mut reader = Reader::new(consumer, Outage::default());
     let mut printing = Printing {
         out: files::output(&args.output)?,
         format: if common.json {
@@ -70,29 +67,33 @@ pub(super) async fn run(common: &Common, args: ConsumeArgs) -> anyhow::Result<()
         },
         separator: args.key_separator.into_bytes(),
         left: args.max.unwrap_or(u64::MAX),
+        printed: 0,
+        positions: reader.positions().clone(),
     };
-    while printing.left > 0 {
-        tokio::select! {
-            fetched = consumer.next() => match fetched? {
-                Some(fetched) => printing.print(&fetched)?,
-                None => break,
-            },
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted?;
-                break;
-            }
+    let mut stopping = Stopping::listen()?;
+    let read = printing.print_all(&mut reader, &mut stopping).await;
+    let flushed = printing.out.flush();
+    let stop = match read {
+        Ok(None) => return Ok(flushed?),
+        Ok(Some(stop)) => stop,
+        Err(error) if exit::is_closed_pipe(&error) => return Err(error),
+        Err(error) => {
+            note(format_args!(
+                "esker: {}",
+                printing.told(exit::is_final(&error))
+            ));
+            return Err(error);
         }
-        printing.out.flush()?;
+    };
+    flushed?;
+    let text = format!("stopped by {stop}; {}", printing.told(false));
+    if args.until.is_none() && args.max.is_none() {
+        // Nothing else ends what follows a topic.
+        note(format_args!("esker: {text}"));
+        return Ok(());
     }
-    printing.out.flush()?;
-    Ok(())
-}
-
-pub(super) fn partitions(numbers: &[u32]) -> Partitions {
-    if numbers.is_empty() {
-        return Partitions::All;
-    }
-    Partitions::Only(numbers.iter().copied().map(PartitionId::new).collect())
+    let code = stop.exit_code();
+    Err(exit::Ended { text, code }.into())
 }
 
 struct Printing {
@@ -100,18 +101,60 @@ struct Printing {
     format: Format,
     separator: Vec<u8>,
     left: u64,
+    printed: u64,
+    /// Behind what was printed.
+    positions: Positions,
 }
 
 impl Printing {
+    /// Prints until the end, or until a signal.
+    async fn print_all(
+        &mut self,
+        reader: &mut Reader,
+        stopping: &mut Stopping,
+    ) -> anyhow::Result<Option<Stop>> {
+        while self.left > 0 {
+            select! {
+                biased;
+                stop = stopping.stopped() => return Ok(Some(stop)),
+                fetched = reader.next() => match fetched? {
+                    Some(fetched) => self.print(&fetched)?,
+                    None => break,
+                },
+            }
+            self.out.flush()?;
+        }
+        Ok(None)
+    }
+
     fn print(&mut self, fetched: &Fetched) -> anyhow::Result<()> {
         for record in fetched {
             if self.left == 0 {
                 return Ok(());
             }
-            self.print_record(fetched.partition(), &record?)?;
+            let record = record.map_err(advised)?;
+            self.print_record(fetched.partition(), &record)?;
             self.left -= 1;
+            self.printed += 1;
+            self.positions
+                .advance(fetched.partition(), record.offset.advance(1));
         }
+        // Also behind what was skipped.
+        self.positions
+            .advance(fetched.partition(), fetched.next_offset());
         Ok(())
+    }
+
+    /// How far it came, and how to continue.
+    fn told(&self, is_final: bool) -> String {
+        let printed = records(self.printed);
+        match is_final {
+            true => format!("{printed} printed"),
+            false => format!(
+                "{printed} printed; continue with --from-offsets {}",
+                self.positions
+            ),
+        }
     }
 
     fn print_record(&mut self, partition: PartitionId, record: &Record<'_>) -> anyhow::Result<()> {

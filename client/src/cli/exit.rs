@@ -39,7 +39,7 @@ pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Whether standard output was closed. A connection to an agent that broke is another matter.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
+pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let ours = error
         .chain()
         .take_while(|cause| !cause.is::<Error>() && !cause.is::<esker_tiering::Error>());
@@ -66,10 +66,15 @@ pub(super) fn code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
+/// Whether nothing can be continued after this error: what was read is gone.
+pub(super) fn is_final(error: &anyhow::Error) -> bool {
+    code(error) == NOT_FOUND
+}
+
 /// The exit code of an error of the client library.
 pub(super) const fn of_client(kind: ErrorKind) -> u8 {
     match kind {
-        ErrorKind::NotFound => NOT_FOUND,
+        ErrorKind::NotFound | ErrorKind::TopicRecreated => NOT_FOUND,
         ErrorKind::Unavailable | ErrorKind::Throttled | ErrorKind::TimedOut => OUT_OF_REACH,
         ErrorKind::Corrupt => DAMAGED,
         ErrorKind::AlreadyExists => EXISTS,

@@ -26,19 +26,29 @@ pub(super) fn input(path: &Path) -> anyhow::Result<(File, Option<u64>)> {
     Ok((file, size))
 }
 
+/// Standard output, buffered.
+pub(super) fn stdout() -> Box<dyn Write> {
+    let stdout = io::stdout();
+    // A person wants each line at once; a pipe wants few writes.
+    let bytes = if stdout.is_terminal() {
+        0
+    } else {
+        BUFFER_BYTES
+    };
+    Box::new(BufWriter::with_capacity(bytes, stdout))
+}
+
+/// A file to write, buffered.
+pub(super) fn buffered(file: File) -> Box<dyn Write> {
+    Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
+}
+
 /// Creates a file to write, or takes standard output for `-`.
 pub(super) fn output(path: &Path) -> anyhow::Result<Box<dyn Write>> {
     if path == Path::new("-") {
-        let stdout = io::stdout();
-        // A person wants each line at once; a pipe wants few writes.
-        let bytes = if stdout.is_terminal() {
-            0
-        } else {
-            BUFFER_BYTES
-        };
-        return Ok(Box::new(BufWriter::with_capacity(bytes, stdout)));
+        return Ok(stdout());
     }
     let file =
         File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
-    Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file)))
+    Ok(buffered(file))
 }

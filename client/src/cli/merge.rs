@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Fetched, PartitionId};
+use crate::{Fetched, Offset, PartitionId};
 
 use super::source::{HEADER, Line};
 
-/// One record on its way out: its place, and where its value is.
+/// One record on its way out: its place, and its value.
 #[derive(Debug)]
 struct Waiting {
+    offset: Offset,
     line: Option<Line>,
     value: Vec<u8>,
 }
@@ -26,6 +27,8 @@ pub(super) struct Merge {
 /// A value whose turn it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Next {
+    pub(super) partition: PartitionId,
+    pub(super) offset: Offset,
     pub(super) value: Vec<u8>,
     /// Whether a line feed follows.
     pub(super) is_terminated: bool,
@@ -42,7 +45,7 @@ impl Merge {
         }
     }
 
-    /// Takes what was fetched.
+    /// Takes what was fetched; what precedes an error is taken.
     pub(super) fn push(&mut self, fetched: &Fetched) -> crate::Result<()> {
         let waiting = self.waiting.entry(fetched.partition()).or_default();
         for record in fetched {
@@ -53,6 +56,7 @@ impl Merge {
                 .find(|h| h.key == HEADER);
             let line = place.and_then(|header| Line::decode(header.value?));
             waiting.push_back(Waiting {
+                offset: record.offset,
                 line,
                 value: record.value.unwrap_or_default().to_vec(),
             });
@@ -81,10 +85,16 @@ impl Merge {
             .waiting
             .iter()
             .min_by_key(|(at, waiting)| (waiting.front().and_then(|front| front.line), **at));
-        let at = *first?.0;
-        let Waiting { line, value } = self.waiting.get_mut(&at)?.pop_front()?;
+        let partition = *first?.0;
+        let Waiting {
+            offset,
+            line,
+            value,
+        } = self.waiting.get_mut(&partition)?.pop_front()?;
         let is_terminated = line.is_none_or(|line| !line.is_unterminated);
         Some(Next {
+            partition,
+            offset,
             value,
             is_terminated,
         })
@@ -97,6 +107,7 @@ mod tests {
 
     fn at(partition: u32, lines: &[u64]) -> (PartitionId, VecDeque<Waiting>) {
         let waiting = lines.iter().map(|number| Waiting {
+            offset: Offset::new(*number),
             line: Some(Line {
                 run: 1,
                 number: *number,

@@ -73,6 +73,12 @@ pub(super) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
+/// A number of records.
+pub(super) fn records(number: u64) -> String {
+    let unit = if number == 1 { "record" } else { "records" };
+    format!("{} {unit}", grouped(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

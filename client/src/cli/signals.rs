@@ -2,7 +2,12 @@
 
 use std::{fmt, fs, io};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
+
+use super::output::note;
 
 /// A signal that asks for an orderly stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,4 +80,35 @@ fn ignored() -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or_default()
+}
+
+/// Tells the command that it is to stop. A second signal ends the process at once, also while the
+/// command waits for something that takes no notice, such as a pipe that nobody reads.
+#[derive(Clone, Debug)]
+pub(super) struct Stopping(watch::Receiver<Option<Stop>>);
+
+impl Stopping {
+    pub(super) fn listen() -> io::Result<Self> {
+        let mut signals = Signals::listen()?;
+        let (told, stopping) = watch::channel(None);
+        drop(crate::env::spawn(async move {
+            told.send_replace(Some(signals.next().await));
+            let stop = signals.next().await;
+            note(format_args!(
+                "esker: ended at once by a second signal, {stop}"
+            ));
+            std::process::exit(stop.exit_code().into());
+        }));
+        Ok(Self(stopping))
+    }
+
+    /// Waits for a signal; returns it again and again from then on.
+    pub(super) async fn stopped(&mut self) -> Stop {
+        let stopped = self.0.wait_for(Option::is_some).await;
+        match stopped.as_deref() {
+            Ok(Some(stop)) => *stop,
+            // The task that listens ends with the process only.
+            _ => std::future::pending().await,
+        }
+    }
 }

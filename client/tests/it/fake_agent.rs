@@ -343,6 +343,18 @@ impl FakeAgent {
             .collect()
     }
 
+    /// Takes back what was to go wrong with fetches.
+    #[cfg(feature = "cli")]
+    pub(crate) fn fetch_well(&self) {
+        self.state.fetch_faults.lock().clear();
+    }
+
+    /// The number that the next producer gets.
+    #[cfg(feature = "cli")]
+    pub(crate) fn number_producers_from(&self, id: i64) {
+        self.state.producer_ids.store(id, Ordering::SeqCst);
+    }
+
     /// Number of requests that were kept.
     #[cfg(feature = "cli")]
     pub(crate) fn kept(&self) -> usize {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Common, exit,
-        output::{self, grouped, note, size},
+        output::{self, grouped, note, records, size},
         signals::Stop,
     },
     ProduceArgs,
@@ -171,8 +171,8 @@ impl Ended {
             delivered, bytes, ..
         } = &self.tally;
         let seconds = took.as_secs_f64();
-        let (records, size) = (grouped(*delivered), size(*bytes));
-        format!("{records} records, {size}, acknowledged in {seconds:.2} s")
+        let (records, size) = (records(*delivered), size(*bytes));
+        format!("{records}, {size}, acknowledged in {seconds:.2} s")
     }
 
     fn failure(&self) -> Option<String> {
@@ -183,10 +183,8 @@ impl Ended {
             None if tally.has_kept_going => parts.push("some lines failed, named above".to_owned()),
             None => return None,
         }
-        parts.push(match tally.delivered {
-            1 => "1 record is in the log".to_owned(),
-            records => format!("{} records are in the log", grouped(records)),
-        });
+        let are = if tally.delivered == 1 { "is" } else { "are" };
+        parts.push(format!("{} {are} in the log", records(tally.delivered)));
         if !tally.undelivered.is_empty() {
             parts.push(format!("not in the log: {}", tally.undelivered));
         }

@@ -1,6 +1,8 @@
 //! The `esker` command as a process.
 
+mod consume;
 mod produce;
+mod replay;
 
 use std::{process::Stdio, time::Duration};
 
@@ -18,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Esker {
     child: Child,
     stdin: Option<ChildStdin>,
-    stdout: ChildStdout,
+    stdout: Option<ChildStdout>,
     stderr: BufReader<ChildStderr>,
     said: String,
 }
@@ -45,7 +47,7 @@ impl Esker {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         Self {
             stdin: child.stdin.take(),
-            stdout: child.stdout.take().unwrap(),
+            stdout: child.stdout.take(),
             stderr: BufReader::new(child.stderr.take().unwrap()),
             said: String::new(),
             child,
@@ -72,6 +74,10 @@ impl Esker {
         .await;
     }
 
+    fn close_stdout(&mut self) {
+        self.stdout = None;
+    }
+
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
@@ -87,12 +93,30 @@ impl Esker {
         }
     }
 
+    /// Waits until it has printed so many lines, and returns them.
+    async fn prints(&mut self, lines: usize) -> String {
+        let mut out = BufReader::new(self.stdout.as_mut().unwrap());
+        let mut printed = String::new();
+        for _ in 0..lines {
+            let line = tokio::time::timeout(PATIENCE, out.read_line(&mut printed)).await;
+            let line = line.unwrap_or_else(|_| panic!("it prints nothing: {}", self.said));
+            assert!(line.unwrap() > 0, "it ended after {printed}");
+        }
+        assert!(out.buffer().is_empty(), "more than {printed}");
+        printed
+    }
+
     /// Waits until it has ended.
     async fn ended(mut self) -> Exit {
         let mut stdout = Vec::new();
         let ended = async {
             let (out, err, status) = tokio::join!(
-                self.stdout.read_to_end(&mut stdout),
+                async {
+                    match &mut self.stdout {
+                        Some(out) => out.read_to_end(&mut stdout).await,
+                        None => Ok(0),
+                    }
+                },
                 self.stderr.read_to_string(&mut self.said),
                 self.child.wait(),
             );
@@ -109,6 +133,11 @@ impl Esker {
 }
 
 impl Exit {
+    /// What it printed.
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
     /// Checks the exit code, and that all of this was said on standard error.
     #[track_caller]
     fn assert(&self, code: i32, said: &[&str]) {
@@ -116,6 +145,15 @@ impl Exit {
         for text in said {
             assert!(self.stderr.contains(text), "{text} is missing: {self:?}");
         }
+    }
+}
+
+/// Produces lines, each of these a run of its own.
+async fn produce(address: &str, args: &[&str], runs: &[&str]) {
+    for run in runs {
+        let args = [&["produce", "t"], args].concat();
+        let exit = Esker::run(address, &args, run.as_bytes()).await;
+        exit.assert(0, &["acknowledged"]);
     }
 }
 
