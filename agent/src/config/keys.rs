@@ -292,7 +292,8 @@ pub const KEYS: &[Key] = &[
         name: "read-budget-bytes",
         group: LIMITS,
         default: "96MiB",
-        doc: "Memory shared by all readers of the bucket for what they fetch ahead",
+        doc: "Memory shared by all readers for what they fetch, read of the local log and have not \
+              sent yet",
         apply: |s, t| set_size(&mut s.read_budget_bytes, t, 16 * MIB),
     },
     Key {

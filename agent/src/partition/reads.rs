@@ -8,7 +8,7 @@ use esker_proto::{
     batch::BatchHeaders,
     types::{Offset, TimestampMs},
 };
-use esker_tiering::reader::{Cursor, Read, Reader};
+use esker_tiering::reader::{Buffer, Charge, Cursor, Read, Reader};
 use tokio::{sync::watch, time::Instant};
 
 use super::{error::PartitionError, handle::PartitionHandle, message::Message, view::View};
@@ -34,10 +34,17 @@ pub(crate) enum Source {
     Bucket,
 }
 
+/// Whole batches, and what they keep in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    pub(crate) bytes: Bytes,
+    pub(crate) buffer: Buffer,
+}
+
 /// Whole batches, back to back.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub(crate) bytes: Vec<Bytes>,
+    pub(crate) slices: Vec<Slice>,
     pub(crate) next_offset: Offset,
     pub(crate) source: Source,
 }
@@ -45,7 +52,7 @@ pub(crate) struct Chunk {
 impl Chunk {
     /// Returns the bytes in all.
     pub(crate) fn size_bytes(&self) -> u32 {
-        let bytes: usize = self.bytes.iter().map(Bytes::len).sum();
+        let bytes: usize = self.slices.iter().map(|slice| slice.bytes.len()).sum();
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 }
@@ -113,10 +120,12 @@ impl Session {
         self.offset
     }
 
-    /// Goes back to an offset that was read: what came after it was not used.
+    /// Goes back to an offset that was read.
     pub(crate) fn go_back(&mut self, offset: Offset) {
         self.offset = offset;
-        self.cursor = None;
+        if let Some(cursor) = &mut self.cursor {
+            cursor.seek(offset);
+        }
     }
 
     /// Reads on: about `max_bytes`, at least one whole batch. `None` if nothing came within `wait`.
@@ -187,12 +196,17 @@ impl Session {
         // Where the tail is read, the bucket's prefetched chunks are of no more use.
         self.cursor = None;
         let (offset, below) = (self.offset, view.high_watermark);
+        let is_near = below.since(offset) <= INLINE_RECORDS_MAX;
         let length = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        let batches = if below.since(offset) <= INLINE_RECORDS_MAX {
-            self.tail.read(offset, length.min(INLINE_BYTES_MAX), below)
+        let length = length.min(if is_near { INLINE_BYTES_MAX } else { length });
+        let charge = self.reader.memory().charge(length as u64).await;
+        let charge = charge.map_err(|error| PartitionError::Store(Arc::new(error)))?;
+        let batches = if is_near {
+            charged(self.tail.read(offset, length, below), charge)
         } else {
             let mut tail = self.tail.clone();
-            let read = move || (tail.read(offset, length, below), tail);
+            // The charge goes along: a read that nobody waits for any more takes memory, too.
+            let read = move || (charged(tail.read(offset, length, below), charge), tail);
             let (batches, tail) = tokio::task::spawn_blocking(read)
                 .await
                 .map_err(|_| PartitionError::ShuttingDown)?;
@@ -203,7 +217,10 @@ impl Session {
             Ok(batches) => Ok(match end_of(&batches) {
                 Some(next_offset) => Step::Read(Chunk {
                     next_offset,
-                    bytes: vec![batches],
+                    slices: vec![Slice {
+                        buffer: Buffer::of(&batches),
+                        bytes: batches,
+                    }],
                     source: Source::Tail,
                 }),
                 None => Step::Wait,
@@ -230,9 +247,14 @@ impl Session {
             .await
         {
             Ok(Read::Batches {
-                bytes, next_offset, ..
-            }) => Ok(Step::Read(Chunk {
                 bytes,
+                buffer,
+                next_offset,
+            }) => Ok(Step::Read(Chunk {
+                slices: bytes
+                    .into_iter()
+                    .map(|bytes| Slice { bytes, buffer })
+                    .collect(),
                 next_offset,
                 source: Source::Bucket,
             })),
@@ -260,6 +282,10 @@ impl Session {
             }
         }
     }
+}
+
+fn charged(read: Result<Bytes, log::Error>, charge: Charge) -> Result<Bytes, log::Error> {
+    read.map(|bytes| charge.tie(bytes))
 }
 
 /// Returns the offset after the last of some whole batches.

@@ -1,41 +1,46 @@
 //! Fetch: a server stream that reads a partition from an offset and follows its tail.
 //!
-//! One task reads ahead of the client by [`RESPONSES_AHEAD`] responses; the rest of the way HTTP/2
-//! flow control holds it back.
+//! The transport asks for one piece after the other, and nothing is read before it does: HTTP/2 flow
+//! control holds the reading back. Of a response under way, what the transport has not taken is kept
+//! only as long as nobody else needs the memory. A peer that continues after that gets the same bytes:
+//! they are read again.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::{
-    batch::{BatchError, Batches},
-    convert::wire_records,
+    batch::BatchError,
     types::{Offset, OffsetRange},
-    v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource, Record},
+    v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource},
 };
-use futures::{Stream, StreamExt, stream};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
-use tokio_stream::wrappers::ReceiverStream;
+use esker_tiering::reader::{Buffer, Hold, Pinned, ReadMemory};
+use futures::{Stream, stream};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
+    encode::{self, Encoded},
     status::{partition_detail, refusal, shutting_down, status},
-    uncopied::FetchMessage,
+    uncopied::End,
 };
 use crate::{
     metrics::TrafficMetrics,
-    partition::{Chunk, PartitionError, PartitionHandle, Session, Source},
+    partition::{Chunk, PartitionError, PartitionHandle, Session, Slice, Source},
     shared::Shared,
 };
 
-/// Responses read ahead of what the transport has taken.
-const RESPONSES_AHEAD: usize = 2;
 const RESPONSE_BYTES_DEFAULT: u32 = 1 << 20;
 const RESPONSE_BYTES_MAX: u32 = 8 << 20;
 const WAIT_MS_DEFAULT: u32 = 500;
 const WAIT_MS_MAX: u32 = 30_000;
+/// The first responses of a stream are small, and each is read after the one before was written to
+/// the socket: many a client wants a few records only, and what it leaves has been read for nothing.
+const FIRST_BYTES: u32 = 64 << 10;
+const SLOW_START_BYTES_MAX: u32 = 256 << 10;
+const SLOW_START_BYTES: u64 = 2 << 20;
+/// Number of `FetchResponse.batches`.
+const BATCHES_FIELD: u32 = 1;
 
 /// What a stream was asked for, within the agent's limits.
 #[derive(Clone, Copy, Debug)]
@@ -55,35 +60,30 @@ struct Wanted {
 pub(super) fn serve(
     shared: &Arc<Shared>,
     request: FetchRequest,
-) -> Result<impl Stream<Item = Result<FetchMessage, Status>> + Send + use<>, Status> {
+) -> Result<impl Stream<Item = Result<Bytes, End>> + Send + use<>, Status> {
     let partition = shared
         .partition(&request.topic, &request.topic_id, request.partition)
         .map_err(|detail| status(&detail))?;
-    let wanted = wanted(&request)?;
-    let (responses, read) = mpsc::channel(RESPONSES_AHEAD);
-    let (cut_off, is_cut_off) = oneshot::channel();
+    let memory = shared.reader.memory().clone();
     let offset = Offset::new(request.offset);
-    let session = Session::new(partition.clone(), shared.reader.clone(), offset);
-    let traffic = shared.topics.opening.traffic.clone();
     let fetch = Fetch {
-        traffic,
+        wanted: wanted(&request)?,
+        traffic: shared.topics.opening.traffic.clone(),
+        session: Session::new(partition.clone(), shared.reader.clone(), offset),
         partition,
-        session,
-        wanted,
-        responses,
+        hold: memory.hold(),
+        memory,
+        head: None,
+        under_way: None,
+        pinned: Pinned::default(),
+        delivered_bytes: 0,
+        written: Written::default(),
+        stopped: shared.tasks.token().clone(),
     };
-    let stopped = shared.tasks.token().clone();
-    shared.tasks.spawn("fetch stream", async move {
-        tokio::select! {
-            biased;
-            // If nobody listens the client has gone.
-            () = stopped.cancelled() => drop(cut_off.send(())),
-            () = fetch.run() => {}
-        }
-    });
-    let last = stream::once(is_cut_off);
-    let last = last.filter_map(async |cut_off| cut_off.ok().map(|()| Err(shutting_down())));
-    Ok(ReceiverStream::new(read).chain(last))
+    Ok(stream::try_unfold(fetch, |mut fetch| async move {
+        let piece = fetch.piece().await?;
+        Ok(piece.map(|piece| (piece, fetch)))
+    }))
 }
 
 fn wanted(request: &FetchRequest) -> Result<Wanted, Status> {
@@ -112,26 +112,92 @@ fn wanted(request: &FetchRequest) -> Result<Wanted, Status> {
 }
 
 struct Fetch {
+    wanted: Wanted,
     traffic: TrafficMetrics,
     partition: PartitionHandle,
     session: Session,
-    wanted: Wanted,
-    responses: mpsc::Sender<Result<FetchMessage, Status>>,
+    memory: ReadMemory,
+    /// What the transport takes before the payload.
+    head: Option<Bytes>,
+    under_way: Option<UnderWay>,
+    /// The rest of its payload, unless others needed the memory.
+    hold: Hold<VecDeque<Slice>>,
+    pinned: Pinned,
+    delivered_bytes: u64,
+    written: Written,
+    stopped: CancellationToken,
+}
+
+/// Tells when the transport has let go of everything it was given.
+#[derive(Debug)]
+struct Written {
+    /// Each piece has a clone.
+    given: mpsc::Sender<()>,
+    all_dropped: mpsc::Receiver<()>,
+}
+
+impl Default for Written {
+    fn default() -> Self {
+        let (given, all_dropped) = mpsc::channel(1);
+        Self { given, all_dropped }
+    }
+}
+
+impl Written {
+    fn note(&self, bytes: Bytes) -> Bytes {
+        let _given = self.given.clone();
+        Bytes::from_owner(Noted { bytes, _given })
+    }
+
+    async fn wait(&mut self) {
+        let Self {
+            given,
+            mut all_dropped,
+        } = std::mem::take(self);
+        drop(given);
+        // Nothing is ever sent: this ends when the last sender goes.
+        let _ = all_dropped.recv().await;
+    }
+}
+
+struct Noted {
+    bytes: Bytes,
+    _given: mpsc::Sender<()>,
+}
+
+impl AsRef<[u8]> for Noted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A response whose payload the transport has not taken as a whole: that of the offsets in `range`.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    range: OffsetRange,
+    size_bytes: usize,
+    sent_bytes: usize,
 }
 
 impl Fetch {
-    async fn run(mut self) {
-        while !self.is_done() {
-            // A place first, the read after: what is read is never held back by a slow client.
-            let Ok(place) = self.responses.clone().reserve_owned().await else {
-                return;
-            };
-            match self.next().await {
-                Ok(response) => drop(place.send(Ok(response))),
-                Err(status) => {
-                    place.send(Err(status));
-                    return;
-                }
+    /// Returns what the transport takes next; `None` at the end.
+    async fn piece(&mut self) -> Result<Option<Bytes>, End> {
+        loop {
+            if let Some(head) = self.head.take() {
+                return Ok(Some(head));
+            }
+            if let Some(response) = self.under_way.take() {
+                let piece = self.cut(response).await.map_err(End::Broken)?;
+                return Ok(Some(piece));
+            }
+            if self.is_done() {
+                return Ok(None);
+            }
+            let stopped = self.stopped.clone();
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => return Err(End::Status(shutting_down())),
+                begun = self.begin() => begun.map_err(End::Status)?,
             }
         }
     }
@@ -142,90 +208,123 @@ impl Fetch {
             .is_some_and(|end| self.session.offset() >= end)
     }
 
-    async fn next(&mut self) -> Result<FetchMessage, Status> {
-        let from = self.session.offset();
-        let chunk = self.gather().await.map_err(|error| {
-            status(&ErrorDetail {
-                has_no_side_effects: true,
-                ..partition_detail(&error)
-            })
-        })?;
-        let envelope = FetchResponse {
-            next_offset: self.session.offset().get(),
-            high_watermark: self.partition.view().high_watermark.get(),
-            log_start_offset: self.partition.manifest().log_start_offset().get(),
-            ..FetchResponse::default()
-        };
-        let mut message = FetchMessage {
-            envelope,
-            batches: Vec::new(),
-        };
-        if let Some(chunk) = chunk {
-            self.traffic.note_fetch(chunk.source, chunk.size_bytes());
-            self.fill(&mut message, chunk, from).await?;
+    /// Reads the next response.
+    async fn begin(&mut self) -> Result<(), Status> {
+        if self.is_starting() {
+            self.written.wait().await;
         }
-        Ok(message)
+        let from = self.session.offset();
+        let Some(chunk) = self.gather().await.map_err(|error| failed(&error))? else {
+            self.start(FetchResponse::default(), from, VecDeque::new());
+            return Ok(());
+        };
+        self.traffic.note_fetch(chunk.source, chunk.size_bytes());
+        self.delivered_bytes += u64::from(chunk.size_bytes());
+        let mut envelope = FetchResponse::default();
+        envelope.set_source(match chunk.source {
+            Source::Tail => FetchSource::Tail,
+            Source::Bucket => FetchSource::Bucket,
+        });
+        let payload = match self.wanted.format {
+            FetchFormat::Records => {
+                let end = self.wanted.end_offset.unwrap_or(Offset::MAX);
+                let room = u64::from(RESPONSE_BYTES_MAX).min(self.memory.response_bytes());
+                let range = from..end;
+                let room = usize::try_from(room).unwrap_or(usize::MAX);
+                self.records(chunk, range, room).await?
+            }
+            _ => chunk.slices.into(),
+        };
+        self.start(envelope, from, payload);
+        Ok(())
+    }
+
+    fn start(&mut self, mut envelope: FetchResponse, from: Offset, payload: VecDeque<Slice>) {
+        let next_offset = self.session.offset();
+        envelope.next_offset = next_offset.get();
+        envelope.high_watermark = self.partition.view().high_watermark.get();
+        envelope.log_start_offset = self.partition.manifest().log_start_offset().get();
+        let size_bytes = payload.iter().map(|slice| slice.bytes.len()).sum();
+        let field = (self.wanted.format == FetchFormat::Batches).then_some(BATCHES_FIELD);
+        self.head = Some(encode::head(&envelope, field, size_bytes));
+        if size_bytes > 0 {
+            self.under_way = Some(UnderWay {
+                range: from..next_offset,
+                size_bytes,
+                sent_bytes: 0,
+            });
+            self.memory.keep(&self.hold, payload);
+        }
     }
 
     /// Reads on; at the tail until there are `min_bytes`, but no longer than was asked for.
     async fn gather(&mut self) -> Result<Option<Chunk>, PartitionError> {
-        let Wanted {
-            max_bytes,
-            min_bytes,
-            wait,
-            ..
-        } = self.wanted;
-        let deadline = Instant::now() + wait;
-        let Some(mut chunk) = self.session.next(max_bytes, wait).await? else {
+        let from = self.session.offset();
+        let deadline = Instant::now() + self.wanted.wait;
+        let max_bytes = self.max_bytes();
+        let min_bytes = self.wanted.min_bytes.min(max_bytes);
+        let Some(mut chunk) = self.session.next(max_bytes, self.wanted.wait).await? else {
             return Ok(None);
         };
         while chunk.source == Source::Tail && chunk.size_bytes() < min_bytes {
             // Many small reads in place must not keep other tasks waiting.
             tokio::task::consume_budget().await;
+            let room = max_bytes - chunk.size_bytes();
             let left = deadline.saturating_duration_since(Instant::now());
-            let Some(more) = self
-                .session
-                .next(max_bytes - chunk.size_bytes(), left)
-                .await?
-            else {
-                break;
+            // Where others can take it, since the wait may be long.
+            self.memory.keep(&self.hold, chunk.slices.into());
+            let more = self.session.next(room, left).await?;
+            let Some(kept) = self.hold.take() else {
+                self.session.go_back(from);
+                return self.session.next(max_bytes, Duration::ZERO).await;
             };
-            chunk.bytes.extend(more.bytes);
+            chunk.slices = kept.into();
+            let Some(more) = more else { break };
+            chunk.slices.extend(more.slices);
             chunk.next_offset = more.next_offset;
         }
         Ok(Some(chunk))
     }
 
-    async fn fill(
-        &mut self,
-        message: &mut FetchMessage,
-        chunk: Chunk,
-        from: Offset,
-    ) -> Result<(), Status> {
-        let envelope = &mut message.envelope;
-        envelope.set_source(match chunk.source {
-            Source::Tail => FetchSource::Tail,
-            Source::Bucket => FetchSource::Bucket,
-        });
-        if self.wanted.format == FetchFormat::Batches {
-            message.batches = chunk.bytes;
-            return Ok(());
-        }
-        let end = self.wanted.end_offset.unwrap_or(Offset::MAX);
-        let decoded = match decode(chunk.bytes, from..end) {
-            Ok(decoded) => decoded,
-            Err(error) => return Err(self.undecodable(chunk.source, from, &error).await),
-        };
-        envelope.records = decoded.records;
-        if let Some(next_offset) = decoded.cut_at {
-            self.session.go_back(next_offset);
-            envelope.next_offset = next_offset.get();
-        }
-        Ok(())
+    const fn is_starting(&self) -> bool {
+        self.delivered_bytes < SLOW_START_BYTES
     }
-}
 
-impl Fetch {
+    /// How much to read at a time.
+    fn max_bytes(&self) -> u32 {
+        let fair = u32::try_from(self.memory.response_bytes()).unwrap_or(u32::MAX);
+        let most = self.wanted.max_bytes.min(fair);
+        if !self.is_starting() {
+            return most;
+        }
+        let grown = u32::try_from(self.delivered_bytes).unwrap_or(u32::MAX);
+        most.min(grown.clamp(FIRST_BYTES, SLOW_START_BYTES_MAX))
+    }
+
+    /// Makes plain records of batches. The session goes back to the first that did not fit.
+    async fn records(
+        &mut self,
+        chunk: Chunk,
+        range: OffsetRange,
+        room: usize,
+    ) -> Result<VecDeque<Slice>, Status> {
+        let mut encoded = Encoded::default();
+        let turn = encode::turn().await;
+        let from = range.start;
+        let batches = chunk.slices.into_iter().map(|slice| slice.bytes);
+        if let Err(error) = encoded.add(batches, range, room) {
+            return Err(self.undecodable(chunk.source, from, &error).await);
+        }
+        if let Some(next_offset) = encoded.cut_at {
+            self.session.go_back(next_offset);
+        }
+        // Charged afterwards: who waited for memory with batches in hand would keep it from others.
+        let bytes = self.memory.overdraw().tie(encoded.into_bytes());
+        drop(turn);
+        let buffer = Buffer::of(&bytes);
+        Ok(VecDeque::from([Slice { bytes, buffer }]))
+    }
+
     /// Says what is wrong with batches that cannot be decoded.
     async fn undecodable(&self, source: Source, from: Offset, error: &BatchError) -> Status {
         let examined = match source {
@@ -238,55 +337,133 @@ impl Fetch {
         );
         status(&detail)
     }
-}
 
-/// Plain records, out of batches that may have had more of them.
-#[derive(Debug, Default)]
-struct Decoded {
-    records: Vec<Record>,
-    /// Where to go on, if not all were wanted or fit.
-    cut_at: Option<Offset>,
-}
-
-/// Decodes the records in `wanted`, about [`RESPONSE_BYTES_MAX`] of them: a few batches of well
-/// compressed records could otherwise fill the memory. Those before a bad batch come first, and it is
-/// met by the next read.
-fn decode(slices: Vec<Bytes>, wanted: OffsetRange) -> Result<Decoded, BatchError> {
-    let mut decoded = Decoded::default();
-    let mut room = usize::try_from(RESPONSE_BYTES_MAX).unwrap_or(usize::MAX);
-    let mut next_offset = wanted.start;
-    for batch in slices.into_iter().flat_map(Batches::new) {
-        let records =
-            match batch.and_then(|batch| Ok((batch.header().next_offset(), batch.records()?))) {
-                Ok((end, records)) => {
-                    next_offset = end;
-                    records
-                }
-                Err(_) if next_offset > wanted.start => {
-                    decoded.cut_at = Some(next_offset);
-                    return Ok(decoded);
-                }
-                Err(error) => return Err(error),
-            };
-        for record in wire_records(&records, wanted.start) {
-            let record = record?;
-            let offset = Offset::new(record.offset);
-            if offset >= wanted.end || room == 0 {
-                decoded.cut_at = Some(offset);
-                return Ok(decoded);
+    /// Cuts the next piece of a response.
+    async fn cut(&mut self, mut response: UnderWay) -> Result<Bytes, Status> {
+        let mut rest = self.rest_of(&response).await?;
+        let mut slice = rest.front_mut().ok_or_else(|| changed(&response))?;
+        let (memory, pinned) = (self.memory.clone(), &mut self.pinned);
+        let piece = match memory.try_piece(&mut slice.bytes, slice.buffer, pinned) {
+            Some(piece) => piece,
+            None => {
+                // The wait may be long: others can take the rest meanwhile.
+                self.memory.keep(&self.hold, rest);
+                let room = memory.room_for_copy().await;
+                let room = room.map_err(|error| failed(&PartitionError::Store(Arc::new(error))))?;
+                rest = self.rest_of(&response).await?;
+                slice = rest.front_mut().ok_or_else(|| changed(&response))?;
+                room.copy(&mut slice.bytes)
             }
-            room = room.saturating_sub(weight(&record));
-            decoded.records.push(record);
+        };
+        response.sent_bytes += piece.len();
+        if slice.bytes.is_empty() {
+            rest.pop_front();
+        }
+        if response.sent_bytes < response.size_bytes {
+            self.memory.keep(&self.hold, rest);
+            self.under_way = Some(response);
+        }
+        Ok(if self.is_starting() {
+            self.written.note(piece)
+        } else {
+            piece
+        })
+    }
+
+    async fn rest_of(&mut self, response: &UnderWay) -> Result<VecDeque<Slice>, Status> {
+        match self.hold.take() {
+            Some(rest) => Ok(rest),
+            None => self.read_again(response).await,
         }
     }
-    Ok(decoded)
+
+    /// Reads the rest of a response that gave way to others. The log never changes, so that it is the
+    /// same bytes.
+    async fn read_again(&mut self, response: &UnderWay) -> Result<VecDeque<Slice>, Status> {
+        let UnderWay {
+            range, size_bytes, ..
+        } = response.clone();
+        self.session.go_back(range.start);
+        let mut payload = VecDeque::new();
+        let mut bytes = 0;
+        while self.session.offset() < range.end && bytes < size_bytes {
+            let from = self.session.offset();
+            let chunk = self.session.next(self.wanted.max_bytes, Duration::ZERO);
+            let chunk = chunk.await.map_err(|error| failed(&error))?;
+            let chunk = chunk.ok_or_else(|| changed(response))?;
+            let slices = if self.wanted.format == FetchFormat::Records {
+                let room = size_bytes - bytes;
+                self.records(chunk, from..range.end, room).await?
+            } else {
+                chunk.slices.into()
+            };
+            bytes += slices.iter().map(|slice| slice.bytes.len()).sum::<usize>();
+            payload.extend(slices);
+        }
+        self.session.go_back(range.end);
+        trim(&mut payload, response.sent_bytes, size_bytes).ok_or_else(|| changed(response))?;
+        Ok(payload)
+    }
 }
 
-/// Returns about how many bytes a record takes in a response.
-fn weight(record: &Record) -> usize {
-    const ENVELOPE_BYTES: usize = 32;
-    let length = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
-    let headers = record.headers.iter();
-    let headers = headers.map(|header| ENVELOPE_BYTES + header.key.len() + length(&header.value));
-    ENVELOPE_BYTES + length(&record.key) + length(&record.value) + headers.sum::<usize>()
+/// Leaves of a payload what lies between two of its bytes; `None` if it is shorter.
+fn trim(payload: &mut VecDeque<Slice>, start: usize, end: usize) -> Option<()> {
+    let mut at = 0;
+    for slice in payload.iter_mut() {
+        let length = slice.bytes.len();
+        let first = start.saturating_sub(at).min(length);
+        let last = end.saturating_sub(at).min(length);
+        slice.bytes = slice.bytes.slice(first..last);
+        at += length;
+    }
+    payload.retain(|slice| !slice.bytes.is_empty());
+    (at >= end).then_some(())
+}
+
+fn failed(error: &PartitionError) -> Status {
+    status(&ErrorDetail {
+        has_no_side_effects: true,
+        ..partition_detail(error)
+    })
+}
+
+fn changed(response: &UnderWay) -> Status {
+    let OffsetRange { start, end } = response.range;
+    let text = format!("a response cannot be read again. from=`{start}`, to=`{end}`");
+    status(&refusal(ErrorKind::Internal, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(parts: &[&'static [u8]]) -> VecDeque<Slice> {
+        let slice = |part: &&'static [u8]| Slice {
+            bytes: Bytes::from_static(part),
+            buffer: Buffer::of(part),
+        };
+        parts.iter().map(slice).collect()
+    }
+
+    fn content(payload: &VecDeque<Slice>) -> Vec<u8> {
+        payload
+            .iter()
+            .flat_map(|slice| slice.bytes.to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn what_is_read_again_continues_where_the_peer_is() {
+        for (start, end, rest) in [
+            (0, 9, "abcdefghi"),
+            (2, 9, "cdefghi"),
+            (3, 8, "defgh"),
+            (8, 9, "i"),
+        ] {
+            let mut read = payload(&[b"abc", b"def", b"ghi"]);
+            assert!(trim(&mut read, start, end).is_some());
+            assert_eq!(content(&read), rest.as_bytes());
+        }
+        assert!(trim(&mut payload(&[b"abc"]), 1, 4).is_none());
+    }
 }

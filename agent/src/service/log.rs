@@ -44,8 +44,8 @@ impl Log for LogService {
         &self,
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let messages = fetch::serve(&self.shared, request.into_inner())?;
-        Ok(uncopied::response(messages))
+        let pieces = fetch::serve(&self.shared, request.into_inner())?;
+        Ok(uncopied::response(pieces))
     }
 
     async fn list_offsets(

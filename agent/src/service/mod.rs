@@ -3,6 +3,7 @@
 mod admin;
 mod append;
 mod check;
+mod encode;
 mod fetch;
 mod list_offsets;
 mod log;

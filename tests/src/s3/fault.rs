@@ -51,6 +51,8 @@ pub enum Status {
     TooSkewed,
     /// 404 NoSuchKey: what a store without read-after-write says.
     NotFound,
+    /// 404 NoSuchBucket.
+    NoSuchBucket,
     /// 409 ConditionalRequestConflict: a conflicting operation was in flight; nobody may have won.
     Conflict,
     /// 412 PreconditionFailed.
@@ -69,7 +71,7 @@ impl Status {
             Self::Redirect => 301,
             Self::WrongRegion | Self::ExpiredToken => 400,
             Self::Forbidden | Self::TooSkewed => 403,
-            Self::NotFound => 404,
+            Self::NotFound | Self::NoSuchBucket => 404,
             Self::Conflict => 409,
             Self::Precondition => 412,
             Self::Internal => 500,
@@ -85,6 +87,7 @@ impl Status {
             Self::ExpiredToken => "ExpiredToken",
             Self::TooSkewed => "RequestTimeTooSkewed",
             Self::NotFound => "NoSuchKey",
+            Self::NoSuchBucket => "NoSuchBucket",
             Self::Conflict => "ConditionalRequestConflict",
             Self::Precondition => "PreconditionFailed",
             Self::Internal => "InternalError",

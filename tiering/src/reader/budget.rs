@@ -190,6 +190,11 @@ impl Budget {
         granted.map_err(|_| self.short(bytes, patience))
     }
 
+    /// Begins a charge for what is in memory already.
+    pub(super) fn overdraw(&self, side: Side) -> Charge {
+        self.charge(&mut self.0.state.lock(), side, 0)
+    }
+
     /// Names the shortage, and counts it.
     pub(super) fn short(&self, bytes: u64, waited: Duration) -> Error {
         self.0.counts.shortages.inc();

@@ -18,6 +18,10 @@ use super::budget::Side;
 /// A reader that did nothing for so long is not counted when memory is shared out.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 
+/// With more places than this, they are counted now and then.
+const COUNTED_ALWAYS_MAX: usize = 64;
+const COUNTED_FOR: Duration = Duration::from_millis(100);
+
 /// All readers' places.
 #[derive(Clone, Debug)]
 pub(super) struct Holds(Arc<All>);
@@ -28,6 +32,8 @@ struct All {
     start: Instant,
     /// Orders the uses of places.
     uses: AtomicU64,
+    /// Places of either side that were used lately, and when they were counted, in milliseconds.
+    counted: Mutex<[(usize, u64); 2]>,
 }
 
 /// One reader's place. What is in it may vanish between two uses.
@@ -80,6 +86,7 @@ impl Default for Holds {
             places: Mutex::default(),
             start: Instant::now(),
             uses: AtomicU64::new(0),
+            counted: Mutex::default(),
         }))
     }
 }
@@ -131,8 +138,20 @@ impl Holds {
             .for_each(|place| place.release());
     }
 
-    /// Counts the places of one side that were used lately.
+    /// Counts the places of one side that were used lately. Where there are many, a count serves for
+    /// a while.
     pub(super) fn count_active(&self, side: Side) -> usize {
+        let now = self.0.now();
+        let is_many = self.0.places.lock().len() > COUNTED_ALWAYS_MAX;
+        let mut counted = self.0.counted.lock();
+        let (count, at) = &mut counted[side as usize];
+        if !is_many || *at + millis(COUNTED_FOR) < now {
+            (*count, *at) = (self.count(side), now);
+        }
+        *count
+    }
+
+    fn count(&self, side: Side) -> usize {
         let since = self.0.idle_before();
         let is_active = |place: &&Arc<dyn Held>| place.side() == side && place.used_at() >= since;
         self.living().iter().filter(is_active).count()

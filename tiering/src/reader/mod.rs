@@ -86,7 +86,7 @@ use esker_index::{Manifest, Rows};
 use esker_proto::types::{Offset, TimestampMs, TopicPartition};
 pub use holds::Hold;
 use prometheus::Registry;
-pub use room::{Pinned, ReadMemory};
+pub use room::{CopyRoom, Pinned, ReadMemory};
 use tokio::sync::watch;
 
 use self::{

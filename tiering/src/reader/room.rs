@@ -73,6 +73,22 @@ impl Pool {
 #[derive(Debug, Default)]
 pub struct Pinned(Option<(Buffer, Weak<OwnedSemaphorePermit>)>);
 
+/// Room for one copied piece.
+#[derive(Debug)]
+pub struct CopyRoom(OwnedSemaphorePermit);
+
+impl CopyRoom {
+    /// Copies as much as fits from the front of `rest`.
+    pub fn copy(self, rest: &mut Bytes) -> Bytes {
+        let length = rest.len().min(self.0.num_permits());
+        let bytes = Bytes::copy_from_slice(&rest.split_to(length));
+        Bytes::from_owner(Lent {
+            bytes,
+            _permit: self.0,
+        })
+    }
+}
+
 /// A piece on its way.
 struct Lent<P> {
     bytes: Bytes,
@@ -128,34 +144,42 @@ impl ReadMemory {
         (self.responses_bytes / active).max(RESPONSE_BYTES_MIN)
     }
 
-    /// Cuts the next piece from the front of `rest`, which keeps `buffer` in memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ReadMemory`] if even a copy found no room for a while.
-    pub async fn piece(
+    /// A charge for what is in memory already. Others make room for it.
+    pub fn overdraw(&self) -> Charge {
+        self.budget.overdraw(Side::Tail)
+    }
+
+    /// Cuts the next piece from the front of `rest`, which keeps `buffer` in memory; `None` if there
+    /// is no room for even a copy.
+    pub fn try_piece(
         &self,
         rest: &mut Bytes,
         buffer: Buffer,
         pinned: &mut Pinned,
-    ) -> Result<Bytes, Error> {
+    ) -> Option<Bytes> {
         let is_small = rest.len() <= self.copy_bytes && buffer.size_bytes > 2 * rest.len();
         let pin = (!is_small).then(|| self.pin(buffer, pinned)).flatten();
         if let Some(permit) = pin {
             let bytes = std::mem::take(rest);
-            return Ok(Bytes::from_owner(Lent {
+            return Some(Bytes::from_owner(Lent {
                 bytes,
                 _permit: permit,
             }));
         }
-        let length = rest.len().min(self.copy_bytes);
-        let taken = tokio::time::timeout(self.patience, self.copies.take(length)).await;
-        let permit = taken.map_err(|_| self.budget.short(length as u64, self.patience))?;
-        let bytes = Bytes::copy_from_slice(&rest.split_to(length));
-        Ok(Bytes::from_owner(Lent {
-            bytes,
-            _permit: permit,
-        }))
+        let permit = self.copies.try_take(rest.len().min(self.copy_bytes))?;
+        Some(CopyRoom(permit).copy(rest))
+    }
+
+    /// Waits for room for a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadMemory`] if there is none for a while.
+    pub async fn room_for_copy(&self) -> Result<CopyRoom, Error> {
+        let taken = self.copies.take(self.copy_bytes);
+        let taken = tokio::time::timeout(self.patience, taken).await;
+        let short = |_| self.budget.short(self.copy_bytes as u64, self.patience);
+        taken.map(CopyRoom).map_err(short)
     }
 
     /// Pieces of one buffer share its pin.

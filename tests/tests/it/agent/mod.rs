@@ -11,6 +11,7 @@ mod reads;
 mod repair;
 mod restart;
 mod retention;
+mod stalled;
 mod start;
 mod support;
 mod surface;

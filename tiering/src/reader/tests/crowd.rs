@@ -59,7 +59,8 @@ async fn stall_at(
     let mut pinned = Pinned::default();
     let mut pieces = Vec::new();
     while pieces.len() < 2 && !rest.is_empty() {
-        pieces.push(memory.piece(&mut rest, buffer, &mut pinned).await.unwrap());
+        let piece = memory.try_piece(&mut rest, buffer, &mut pinned);
+        pieces.push(piece.expect("room for a copy"));
     }
     let hold = memory.hold();
     memory.keep(&hold, rest);

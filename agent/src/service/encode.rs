@@ -1,0 +1,169 @@
+//! Encodes responses: what comes before their payload, and plain records.
+
+use bytes::{BufMut, Bytes};
+use esker_proto::{
+    batch::{BatchError, Batches},
+    convert::wire_records,
+    types::{Offset, OffsetRange},
+    v1::Record,
+};
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Number of `FetchResponse.records`.
+const RECORDS_FIELD: u32 = 2;
+/// Batches of a process that are decompressed at a time: a well compressed one takes 64 MiB.
+const DECODES_AT_A_TIME: usize = 2;
+
+static DECODES: Semaphore = Semaphore::const_new(DECODES_AT_A_TIME);
+
+/// Plain records, out of batches that may have had more of them.
+#[derive(Debug, Default)]
+pub(super) struct Encoded {
+    bytes: Vec<u8>,
+    /// Where to go on, if not all were wanted or fit.
+    pub(super) cut_at: Option<Offset>,
+}
+
+impl Encoded {
+    pub(super) fn into_bytes(mut self) -> Bytes {
+        // Grown by doubling, and charged by what it holds.
+        self.bytes.shrink_to_fit();
+        self.bytes.into()
+    }
+
+    fn push(&mut self, record: &Record) {
+        encode_key(RECORDS_FIELD, WireType::LengthDelimited, &mut self.bytes);
+        encode_varint(record.encoded_len() as u64, &mut self.bytes);
+        self.bytes.reserve(record.encoded_len());
+        record.encode_raw(&mut self.bytes);
+    }
+
+    /// Adds the records in `wanted`, up to about `room` bytes in all: a few batches of well
+    /// compressed records could otherwise fill the memory. Those before a bad batch come first, and it is met by
+    /// the next read.
+    pub(super) fn add(
+        &mut self,
+        slices: impl IntoIterator<Item = Bytes>,
+        wanted: OffsetRange,
+        room: usize,
+    ) -> Result<(), BatchError> {
+        let mut next_offset = wanted.start;
+        for batch in slices.into_iter().flat_map(Batches::new) {
+            let decoded =
+                batch.and_then(|batch| Ok((batch.header().next_offset(), batch.records()?)));
+            let records = match decoded {
+                Ok((end, records)) => {
+                    next_offset = end;
+                    records
+                }
+                Err(_) if next_offset > wanted.start => {
+                    self.cut_at = Some(next_offset);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            for record in wire_records(&records, wanted.start) {
+                let record = record?;
+                let offset = Offset::new(record.offset);
+                if offset >= wanted.end || self.bytes.len() >= room {
+                    self.cut_at = Some(offset);
+                    return Ok(());
+                }
+                self.push(&record);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a turn to decode.
+pub(super) async fn turn() -> SemaphorePermit<'static> {
+    let turn = DECODES.acquire().await;
+    turn.expect("the semaphore is never closed")
+}
+
+/// Encodes what comes before the payload of a response: gRPC's prefix and the other fields.
+pub(super) fn head(envelope: &impl Message, payload_field: Option<u32>, payload: usize) -> Bytes {
+    /// A flag for compression and a length come before each message.
+    const PREFIX_BYTES: usize = 5;
+    let mut fields = envelope.encode_to_vec();
+    if let Some(field) = payload_field.filter(|_| payload > 0) {
+        encode_key(field, WireType::LengthDelimited, &mut fields);
+        encode_varint(payload as u64, &mut fields);
+    }
+    let length = u32::try_from(fields.len() + payload).unwrap_or(u32::MAX);
+    let mut head = Vec::with_capacity(PREFIX_BYTES + fields.len());
+    head.put_u8(0);
+    head.put_u32(length);
+    head.extend(fields);
+    head.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_proto::{
+        batch::{BatchBuilder, Compression},
+        types::TimestampMs,
+        v1::FetchResponse,
+    };
+
+    use super::*;
+
+    fn envelope() -> FetchResponse {
+        FetchResponse {
+            next_offset: 7,
+            high_watermark: 300,
+            ..FetchResponse::default()
+        }
+    }
+
+    fn decoded(head: &[u8], payload: &[u8]) -> FetchResponse {
+        let message = [head, payload].concat();
+        let (prefix, body) = message.split_first_chunk::<5>().expect("a prefix");
+        let length = u32::try_from(body.len()).expect("small").to_be_bytes();
+        assert_eq!(prefix[..], [&[0], &length[..]].concat());
+        FetchResponse::decode(body).expect("a message")
+    }
+
+    #[test]
+    fn a_payload_of_batches_is_decoded_as_one_field() {
+        for payload in [&[] as &[u8], b"one", &[7; 200]] {
+            let head = head(&envelope(), Some(1), payload.len());
+            let expected = FetchResponse {
+                batches: payload.to_vec().into(),
+                ..envelope()
+            };
+            assert_eq!(decoded(&head, payload), expected);
+        }
+    }
+
+    #[test]
+    fn records_are_encoded_up_to_what_fits_and_the_rest_is_named() {
+        let mut builder = BatchBuilder::new(Compression::Zstd);
+        for _ in 0..100 {
+            let value = Some(&[7; 1000][..]);
+            builder
+                .push(TimestampMs::new(1), None, value, &[])
+                .expect("fits");
+        }
+        let batch = builder.finish(None);
+
+        let mut encoded = Encoded::default();
+        let wanted = Offset::new(3)..Offset::MAX;
+        encoded.add([batch], wanted, 5000).expect("decodes");
+
+        assert_eq!(encoded.cut_at, Some(Offset::new(8)));
+        let payload = encoded.into_bytes();
+        let response = decoded(&head(&envelope(), None, payload.len()), &payload);
+        let offsets: Vec<_> = response
+            .records
+            .iter()
+            .map(|record| record.offset)
+            .collect();
+        assert_eq!(offsets, [3, 4, 5, 6, 7]);
+    }
+}
