@@ -18,9 +18,10 @@ locals {
   # check.sh compares. The identity of the cluster and its metadata it cannot delete.
   bucket_actions = ["s3:ListBucket", "s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"]
   object_actions = {
-    "s3:GetObject"    = ["cluster.json", "meta/log/*", "meta/boundary/*", "topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
-    "s3:PutObject"    = ["cluster.json", "meta/log/*", "topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
-    "s3:DeleteObject" = ["topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
+    "s3:GetObject"            = ["cluster.json", "meta/log/*", "meta/boundary/*", "topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
+    "s3:PutObject"            = ["cluster.json", "meta/log/*", "topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
+    "s3:AbortMultipartUpload" = ["topics/*/segments/*"]
+    "s3:DeleteObject"         = ["topics/*/manifest/*", "topics/*/boundary/*", "topics/*/pages/*", "topics/*/segments/*", "probe/*"]
   }
 }
 

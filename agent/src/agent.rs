@@ -9,7 +9,7 @@ use std::{
 
 use esker_proto::types::TopicId;
 use esker_tiering::{
-    archive::{ArchiveDeps, ArchiveMetrics, UploadBudget},
+    archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget},
     chain::RetryPolicy,
     env::{Clock, IdGenerator, RandomIds, SystemClock, TaskSet},
     reader::{Reader, ReaderOptions},
@@ -41,7 +41,7 @@ use crate::{
     },
     pulse::Pulse,
     registry::{Registry, Topic},
-    server, service,
+    run_note, server, service,
     shared::Shared,
     start_error::StartError,
     topics::Topics,
@@ -207,10 +207,24 @@ impl Agent {
     async fn end(self, timed: &mut Stopwatch) {
         // What is not a task of ours, such as a connection, may keep the directory open a little longer.
         if self.shared.tasks.shutdown(STREAMS_TIMEOUT).await {
-            self.shared.topics.opening.data_dir.unlock();
+            self.close_data_dir();
         }
         timed.lap("close streams and logs");
         self.http_tasks.shutdown(STREAMS_TIMEOUT).await;
+    }
+}
+
+impl Agent {
+    /// Nothing writes to the directory any more.
+    fn close_data_dir(&self) {
+        let data_dir = &self.shared.topics.opening.data_dir;
+        match data_dir.sync_all() {
+            Ok(()) => run_note::close(data_dir.root(), self.shared.controller.agent_epoch()),
+            Err(error) => {
+                tracing::warn!(%error, "cannot flush the data directory; the next start reads the bucket");
+            }
+        }
+        data_dir.unlock();
     }
 }
 
@@ -283,7 +297,12 @@ async fn recover(
     // First, since it costs no request: an agent that is started again and again on a directory it
     // cannot have must not ask the bucket each time.
     let data_dir = LockedDir::take(&settings.data_dir)?;
-    let store = Store::open(url, around.store_options.clone(), &signs.metrics).await?;
+    let options = StoreOptions {
+        request_timeout: settings.store_stall_timeout.duration(),
+        requests_max: usize::try_from(settings.store_requests_max).unwrap_or(usize::MAX),
+        ..around.store_options.clone()
+    };
+    let store = Store::open(url, options, &signs.metrics).await?;
     if !around.store_is_probed {
         cluster::probe(&store, &*around.ids).await?;
     }
@@ -298,16 +317,20 @@ async fn recover(
     let ids = Arc::clone(&around.ids);
     let started =
         Controller::start(store.clone(), ids, member, &data_dir, &settings.take_over).await?;
+    let is_as_left = run_note::is_as_left(data_dir.root(), started.previous_epoch);
+    run_note::begin(data_dir.root(), started.controller.agent_epoch());
     let parts = Parts {
         settings,
         around,
         signs,
         store,
         data_dir,
+        is_as_left,
     };
     let shared = assemble(parts, Arc::clone(&started.controller)).await?;
     open_partitions(&shared, started.led).await?;
     resume_purges(&shared);
+    shared.topics.remove_purged_logs();
     Ok(shared)
 }
 
@@ -318,6 +341,7 @@ struct Parts {
     signs: Signs,
     store: Store,
     data_dir: DataDir,
+    is_as_left: bool,
 }
 
 /// What tells the outside how the agent is.
@@ -341,6 +365,7 @@ fn archive_deps(
         tasks: tasks.clone(),
         budget: UploadBudget::new(settings.upload_memory_bytes.get()),
         metrics: ArchiveMetrics::register(metrics)?,
+        parts: PartSizes::default(),
         policy: RetryPolicy::default(),
     })
 }
@@ -352,6 +377,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         signs,
         store,
         data_dir,
+        is_as_left,
     } = parts;
     let Signs {
         metrics,
@@ -376,6 +402,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     let flush_pool = FlushPool::start(&data_dir.logs(), flush_options(&settings))?;
     let opening = Arc::new(Opening {
         data_dir,
+        is_as_left,
         flush_pool,
         archiver: Arc::new(archiver),
         limits: Arc::clone(&limits),

@@ -4,7 +4,9 @@
 //! {data-dir}/LOCK                                   held while an agent runs on it
 //! {data-dir}/agent.json                             who this directory is: written once
 //! {data-dir}/starts                                 the newest start of the agent on it
+//! {data-dir}/run                                    whether the last run ended in order
 //! {data-dir}/log/{topic_id}/{partition:06}/...      the hot tail
+//! {data-dir}/manifests/{topic_id}/{partition:06}    the newest manifest, where it is known
 //! {data-dir}/cache/                                 the disk cache of bucket data
 //! ```
 //!
@@ -18,7 +20,7 @@ use std::{
 };
 
 use esker_proto::types::{AgentEpoch, AgentId, ClusterId, TopicId, TopicPartition};
-use esker_tiering::env::IdGenerator;
+use esker_tiering::{archive::ManifestFile, env::IdGenerator};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -203,6 +205,44 @@ impl DataDir {
     /// Returns the directory of a topic's logs.
     pub(crate) fn topic(&self, topic_id: TopicId) -> PathBuf {
         self.logs().join(topic_id.to_string())
+    }
+
+    /// Returns the topics that have logs here.
+    ///
+    /// # Errors
+    ///
+    /// If the directory cannot be read.
+    pub(crate) fn topics(&self) -> io::Result<Vec<TopicId>> {
+        let names = fs::read_dir(self.root.join("log"))?;
+        let names = names.map(|entry| Ok(entry?.file_name()));
+        let names = names.collect::<io::Result<Vec<_>>>()?;
+        let topics = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+        Ok(topics.collect())
+    }
+
+    /// Returns where the local copies of a topic's manifests are.
+    pub(crate) fn manifests(&self, topic_id: TopicId) -> PathBuf {
+        self.root.join("manifests").join(topic_id.to_string())
+    }
+
+    /// Returns where the local copy of a partition's manifest is.
+    pub(crate) fn manifest_file(&self, at: TopicPartition) -> ManifestFile {
+        let name = format!("{:06}", at.partition.get());
+        ManifestFile::new(self.manifests(at.topic_id).join(name))
+    }
+
+    /// Returns the directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Makes everything written to the directory's file system durable.
+    ///
+    /// # Errors
+    ///
+    /// If the disk fails.
+    pub(crate) fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.root)?)?)
     }
 
     /// Returns the directory of a partition's log.

@@ -22,6 +22,7 @@ mod metrics;
 pub mod partition;
 mod pulse;
 mod registry;
+mod run_note;
 mod server;
 mod service;
 mod service_manager;

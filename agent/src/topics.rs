@@ -219,6 +219,27 @@ impl Topics {
         });
     }
 
+    /// Removes the local logs of topics that were purged while this agent was away. A log that the
+    /// metadata know nothing of stays: it may be all there is of a topic.
+    pub(crate) fn remove_purged_logs(&self) {
+        let (opening, state) = (Arc::clone(&self.opening), self.controller.state());
+        self.tasks.spawn("remove purged logs", async move {
+            let topics = opening.data_dir.topics().unwrap_or_default();
+            for topic_id in topics.into_iter().filter(|id| !state.topics.contains_key(id)) {
+                if !state.purged.contains(&topic_id) {
+                    tracing::warn!(%topic_id, "local log of a topic that the metadata do not know, keeping it");
+                    continue;
+                }
+                match opening.delete_local(topic_id).await {
+                    Ok(()) => tracing::info!(%topic_id, "removed the local log of a deleted topic"),
+                    Err(error) => {
+                        tracing::warn!(%topic_id, %error, "cannot remove the local log of a deleted topic, will retry at the next start");
+                    }
+                }
+            }
+        });
+    }
+
     fn check(&self, partitions: u32, config: &TopicConfig) -> Result<(), ControlError> {
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(ControlError::Invalid(format!(

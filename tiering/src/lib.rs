@@ -73,7 +73,8 @@
 //! up to a limit. A conditional write is repeated only with the same body, and its outcome is read
 //! from the slot, never from a status code. A put whose outcome is in doubt is settled by asking
 //! for the object's size. Per uploaded segment that makes two requests: one put, one commit; when
-//! behind, one commit serves several segments. An idle partition makes none. Memory of uploads is
+//! behind, one commit serves several segments. Segments above
+//! [`archive::PartSizes`] go in parts. An idle partition makes none. Memory of uploads is
 //! bounded by [`archive::UploadBudget`], work per call of garbage collection by constants in
 //! `archive::plan`.
 //!

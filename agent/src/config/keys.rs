@@ -224,7 +224,10 @@ pub const KEYS: &[Key] = &[
         name: "segment-age",
         group: TOPICS,
         default: "10m",
-        doc: "...or at this age",
+        doc: "...or at this age, at most a tenth earlier, so that partitions do not upload together. A \
+              partition that is written to all the time makes at least two requests to write at each \
+              age: 320 a day at 10m, about $0.05 a month and partition on S3; 1h makes that a sixth, and \
+              keeps records longer on this disk alone",
         apply: |s, t| set_time(&mut s.segment_age, t, 100),
     },
     Key {
@@ -318,6 +321,22 @@ pub const KEYS: &[Key] = &[
         default: "144MiB",
         doc: "Memory for segments on their way to the bucket; the default takes two at a time",
         apply: |s, t| set_size(&mut s.upload_memory_bytes, t, MIB),
+    },
+    Key {
+        name: "store-requests-max",
+        group: LIMITS,
+        default: "128",
+        doc: "Requests to the bucket in flight at a time, each on a connection of its own. Reads and \
+              writes may each take three quarters of them, so that neither waits for all of the other",
+        apply: |s, t| set_count(&mut s.store_requests_max, t, 8, 10_000),
+    },
+    Key {
+        name: "store-stall-timeout",
+        group: LIMITS,
+        default: "30s",
+        doc: "A request to the bucket in which no byte moved for this long is given up and tried \
+              again. How long it takes as a whole does not matter",
+        apply: |s, t| set_time(&mut s.store_stall_timeout, t, 1000),
     },
     Key {
         name: "retention-interval",

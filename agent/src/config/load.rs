@@ -152,6 +152,8 @@ fn placeholders() -> Settings {
         unuploaded_bytes_max: no_bytes,
         disk_reserve: DiskReserve::Bytes(no_bytes),
         upload_memory_bytes: no_bytes,
+        store_requests_max: 0,
+        store_stall_timeout: no_time,
         retention_interval: no_time,
         metadata_poll: no_time,
         drain_timeout: no_time,

@@ -58,6 +58,8 @@ pub struct Settings {
     pub unuploaded_bytes_max: ByteCount,
     pub disk_reserve: DiskReserve,
     pub upload_memory_bytes: ByteCount,
+    pub store_requests_max: u32,
+    pub store_stall_timeout: Millis,
     pub retention_interval: Millis,
     pub metadata_poll: Millis,
     pub drain_timeout: Millis,

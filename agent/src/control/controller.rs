@@ -65,6 +65,8 @@ pub struct Started {
     pub controller: Arc<Controller>,
     /// Every partition of the cluster.
     pub led: Vec<Led>,
+    /// The start of this agent before this one, by the metadata.
+    pub previous_epoch: AgentEpoch,
 }
 
 /// Changes the metadata, one record at a time.
@@ -108,7 +110,8 @@ impl Controller {
         let mut log = MetaLog::open(store, ids, author).await?;
         // The log may have moved between the look and the opening.
         let found = may_lead(log.state(), candidate, take_over)?;
-        let agent_epoch = candidate.last_epoch(log.state()).next();
+        let previous_epoch = candidate.last_epoch(log.state());
+        let agent_epoch = previous_epoch.next();
         data_dir
             .note_start(agent_epoch)
             .map_err(|error| ControlError::DataDir(Arc::new(error)))?;
@@ -134,12 +137,18 @@ impl Controller {
         Ok(Started {
             controller: Arc::new(controller),
             led,
+            previous_epoch,
         })
     }
 
     /// Returns this agent.
     pub const fn agent_id(&self) -> AgentId {
         self.member.agent_id
+    }
+
+    /// Returns this start of the agent.
+    pub const fn agent_epoch(&self) -> AgentEpoch {
+        self.agent_epoch
     }
 
     /// Returns where clients reach this agent.

@@ -1,6 +1,6 @@
 //! The cluster's metadata as of one slot of the metadata log: a pure function of the records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use esker_proto::types::{
     AgentEpoch, AgentId, ControllerEpoch, LeaderEpoch, PartitionId, TopicId, TopicName,
@@ -20,6 +20,8 @@ pub struct ClusterState {
     pub agents: BTreeMap<AgentId, AgentState>,
     /// Topics, tombstones among them.
     pub topics: BTreeMap<TopicId, TopicState>,
+    /// Topics of which nothing is left in the bucket.
+    pub purged: BTreeSet<TopicId>,
     /// The next producer id that nobody was given.
     pub next_producer_id: i64,
 }
@@ -148,6 +150,7 @@ impl ClusterState {
             MetaRecord::TopicPurged { topic_id } => {
                 self.topic_mut(*topic_id)?;
                 self.topics.remove(topic_id);
+                self.purged.insert(*topic_id);
                 Ok(())
             }
             MetaRecord::ProducerIdsReserved { end } => {

@@ -20,6 +20,7 @@ use super::{
     intake::Intake,
     message::{Append, Appended, Message, Reply},
     settings::PartitionSettings,
+    spread::spread,
     timestamps::TimestampKind,
     view::View,
 };
@@ -30,6 +31,8 @@ use crate::{
     metrics::TrafficMetrics,
 };
 
+/// By this share of its age a segment is sealed earlier, at most.
+const AGE_SPREAD: f64 = 0.1;
 /// An idle producer is forgotten after this long, as in Kafka.
 const PRODUCER_EXPIRY_MS: u64 = 24 * 3_600_000;
 /// How often idle producers are looked for.
@@ -389,6 +392,8 @@ impl Actor {
     fn roll_at(&self) -> Option<Instant> {
         let age = self.links.settings.borrow().segment_age;
         let age = self.links.limits.segment_age(age);
+        // Partitions that are filled together shall not be uploaded together.
+        let age = age.mul_f64(1.0 - AGE_SPREAD * spread(self.at));
         let left = age.saturating_sub(self.log.active_age()?);
         Some(Instant::now() + left)
     }

@@ -4,16 +4,26 @@
 //! and at the clock, does one thing, and looks again. So a restart or a long outage of the bucket
 //! needs no bookkeeping, and nothing piles up.
 //!
-//! A partition that was never uploaded has nothing in the bucket: its manifest chain is opened by
-//! the first upload. An idle partition sends no requests at all.
+//! The manifest chain is opened by the first upload or trim. Until then the archiver goes by the
+//! manifest that the last run left in the data directory, so that an idle partition sends no requests,
+//! over restarts too, and a partition that was never uploaded has nothing in the bucket.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use esker_index::Manifest;
+use esker_index::{
+    Manifest,
+    retention::{self, Decision},
+};
 use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
 use esker_tiering::{
     Error, ErrorKind,
-    archive::{Archive, ArchiveDeps, SEGMENTS_PER_COMMIT_MAX},
+    archive::{Archive, ArchiveDeps, OpenWith, SEGMENTS_PER_COMMIT_MAX, is_newest},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -22,7 +32,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    error::PartitionError, message::Message, settings::PartitionSettings, uploads::Uploads,
+    error::PartitionError, message::Message, settings::PartitionSettings, spread::spread,
+    uploads::Uploads,
 };
 use crate::{
     clocks::{Clocks, RetentionClock},
@@ -42,6 +53,26 @@ const WARN_FROM_ATTEMPT: u32 = 3;
 pub(super) struct Trim {
     pub(super) offset: Offset,
     pub(super) done: oneshot::Sender<Result<Offset, PartitionError>>,
+}
+
+/// What others ask of an archiver.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// Raise the log start offset.
+    Trim(Trim),
+    /// Make sure that the published manifest is the newest.
+    Confirm(oneshot::Sender<Result<(), PartitionError>>),
+}
+
+impl Ask {
+    /// Refuses it.
+    pub(super) fn refuse(self, error: PartitionError) {
+        // Whoever asked may have gone.
+        match self {
+            Self::Trim(Trim { done, .. }) => drop(done.send(Err(error))),
+            Self::Confirm(done) => drop(done.send(Err(error))),
+        }
+    }
 }
 
 /// What the actor tells its archiver about the tail: the sealed segments below the high watermark
@@ -85,10 +116,14 @@ pub(super) struct Archiver {
     pub(super) leader_epoch: LeaderEpoch,
     /// Absent until something has to be written.
     pub(super) archive: Option<Archive>,
+    /// What the archive is opened with.
+    pub(super) with: OpenWith,
+    /// The published manifest is known to be the newest.
+    pub(super) is_confirmed: Arc<AtomicBool>,
     pub(super) sealed: watch::Receiver<Sealed>,
     pub(super) manifest: watch::Sender<Arc<Manifest>>,
     pub(super) settings: watch::Receiver<PartitionSettings>,
-    pub(super) trims: mpsc::Receiver<Trim>,
+    pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) actor: mpsc::Sender<Message>,
     pub(super) cancel: CancellationToken,
     /// When orphans are looked for next, if anything was uploaded since the last time.
@@ -98,7 +133,7 @@ pub(super) struct Archiver {
 /// What the archiver woke up for.
 enum Wake {
     Stop,
-    Trim(Trim),
+    Ask(Ask),
     Upload,
     Retention,
 }
@@ -108,14 +143,19 @@ impl Archiver {
     /// partitions wait at a time, and the state of an upload takes tens of kilobytes.
     pub(super) async fn run(mut self) {
         let mut uploads = Uploads::new(self.context.stores_again.subscribe());
-        let mut retention = tokio::time::interval(self.context.retention_interval);
+        // Spread, so that the partitions of an agent do not ask the bucket together.
+        let interval = self.context.retention_interval;
+        let first = Instant::now() + interval.mul_f64(spread(self.at));
+        let mut retention = tokio::time::interval_at(first, interval);
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What was sealed before this task began counts as a change.
         self.sealed.mark_changed();
+        self.remember().await;
         loop {
             let done = match self.wake(&mut uploads, &mut retention).await {
-                Wake::Stop => return,
-                Wake::Trim(trim) => self.on_trim(trim).await,
+                Wake::Stop => return self.remember().await,
+                Wake::Ask(Ask::Trim(trim)) => self.on_trim(trim).await,
+                Wake::Ask(Ask::Confirm(done)) => self.on_confirm(done).await,
                 Wake::Upload => Box::pin(self.upload_some(&mut uploads)).await,
                 Wake::Retention => Box::pin(self.retain()).await,
             };
@@ -129,18 +169,46 @@ impl Archiver {
     /// trims, which may free what the backlog fills, get their turns in between; and a piece follows
     /// each trim, so that trims without end do not keep uploads waiting.
     async fn wake(&mut self, uploads: &mut Uploads, retention: &mut Interval) -> Wake {
-        let may_trim = !(uploads.is_ready() && uploads.was_passed_over);
+        let may_ask = !(uploads.is_ready() && uploads.was_passed_over);
         let woken = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Wake::Stop,
-            trim = self.trims.recv(), if may_trim => trim.map_or(Wake::Stop, Wake::Trim),
+            ask = self.asks.recv(), if may_ask => ask.map_or(Wake::Stop, Wake::Ask),
             _ = retention.tick() => Wake::Retention,
             is_open = uploads.due(&mut self.sealed) => {
                 if is_open { Wake::Upload } else { Wake::Stop }
             }
         };
-        uploads.was_passed_over = matches!(woken, Wake::Trim(_));
+        uploads.was_passed_over = matches!(woken, Wake::Ask(_));
         woken
+    }
+
+    /// Answers whether the published manifest is the newest, and catches up if it was not. One that
+    /// was remembered since before this start is confirmed before anything is read by it: a bucket
+    /// that was repaired meanwhile has a newer one. An error means that a newer leader was met.
+    async fn on_confirm(
+        &mut self,
+        done: oneshot::Sender<Result<(), PartitionError>>,
+    ) -> Result<(), Arc<Error>> {
+        let confirmed = Box::pin(self.confirm()).await.map_err(Arc::new);
+        let fenced = confirmed.clone().err();
+        // Whoever asked may have gone.
+        let _ = done.send(confirmed.map_err(PartitionError::Store));
+        fenced
+            .filter(|error| error.kind() == ErrorKind::Fenced)
+            .map_or(Ok(()), Err)
+    }
+
+    async fn confirm(&mut self) -> Result<(), Error> {
+        if self.archive.is_some() {
+            return Ok(());
+        }
+        let manifest = Arc::clone(&self.manifest.borrow());
+        if is_newest(&self.context.deps.store, &manifest).await? {
+            self.is_confirmed.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.open().await
     }
 
     /// Uploads one commit's worth of what is sealed. An error means that a newer leader was met.
@@ -149,6 +217,7 @@ impl Archiver {
         let due = pending(&self.sealed.borrow_and_update(), tiered_offset);
         if due.is_empty() {
             uploads.done();
+            self.remember().await;
             return Ok(());
         }
         let result = self.upload(&due).await;
@@ -171,6 +240,7 @@ impl Archiver {
     async fn on_trim(&mut self, trim: Trim) -> Result<(), Arc<Error>> {
         let Trim { offset, done } = trim;
         let trimmed = Box::pin(self.trim(offset)).await;
+        self.remember().await;
         let fenced = match &trimmed {
             Err(PartitionError::Store(error)) if error.kind() == ErrorKind::Fenced => {
                 Some(Arc::clone(error))
@@ -210,6 +280,14 @@ impl Archiver {
 
     async fn try_retain(&mut self) -> Result<(), Error> {
         let policy = self.settings.borrow().retention;
+        let now = self.context.retention_clock.now();
+        if self.archive.is_none() {
+            let decision = retention::plan(&self.manifest.borrow(), None, now, policy);
+            if decision == Decision::Keep && !self.with.has_garbage {
+                return Ok(());
+            }
+            self.open().await?;
+        }
         let Some(archive) = &mut self.archive else {
             return Ok(());
         };
@@ -217,7 +295,6 @@ impl Archiver {
             self.scan_at = None;
             archive.request_scan();
         }
-        let now = self.context.retention_clock.now();
         let before = archive.manifest();
         let trimmed = archive.apply_retention(now, policy).await?;
         if trimmed.is_some() {
@@ -244,9 +321,18 @@ impl Archiver {
 
     /// Merges index pages when due, and deletes what no manifest names any more.
     async fn collect(&mut self) -> Result<(), Error> {
-        match &mut self.archive {
-            Some(archive) => archive.collect_garbage().await.map(drop),
-            None => Ok(()),
+        let Some(archive) = &mut self.archive else {
+            return Ok(());
+        };
+        archive.collect_garbage().await?;
+        archive.remember().await;
+        Ok(())
+    }
+
+    /// Keeps a local copy of the manifest, so that the next start need not ask the bucket.
+    async fn remember(&mut self) {
+        if let Some(archive) = &mut self.archive {
+            archive.remember().await;
         }
     }
 
@@ -269,6 +355,7 @@ impl Archiver {
     }
 
     async fn trim_tiered(&mut self, offset: Offset) -> Result<(), Error> {
+        self.open().await?;
         let Some(archive) = &mut self.archive else {
             return Ok(());
         };
@@ -283,8 +370,10 @@ impl Archiver {
     async fn open(&mut self) -> Result<(), Error> {
         if self.archive.is_none() {
             let (published, deps) = (self.manifest.clone(), self.context.deps.clone());
-            let opened = Archive::open_into(published, deps, self.at, self.leader_epoch).await?;
-            self.archive = Some(opened);
+            let with = self.with.clone();
+            let opened = Archive::open_into(published, with, deps, self.at, self.leader_epoch);
+            self.archive = Some(opened.await?);
+            self.is_confirmed.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -296,10 +385,8 @@ impl Archiver {
         // If the actor is gone already, there is nobody left to stop.
         let _ = self.actor.send(Message::Fence).await;
         let cancel = self.cancel.clone();
-        while let Some(Some(Trim { done, .. })) =
-            cancel.run_until_cancelled(self.trims.recv()).await
-        {
-            let _ = done.send(Err(PartitionError::Fenced));
+        while let Some(Some(ask)) = cancel.run_until_cancelled(self.asks.recv()).await {
+            ask.refuse(PartitionError::Fenced);
         }
     }
 

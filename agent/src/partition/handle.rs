@@ -1,6 +1,9 @@
 //! The only way to a partition from outside: cheap to clone.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use esker_index::Manifest;
 use esker_proto::types::{LeaderEpoch, Offset, TopicPartition};
@@ -8,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    archiver::Trim,
+    archiver::{Ask, Trim},
     error::PartitionError,
     message::{Append, Message},
     settings::PartitionSettings,
@@ -22,7 +25,9 @@ pub(crate) struct PartitionHandle {
     pub(super) at: TopicPartition,
     pub(super) leader_epoch: LeaderEpoch,
     pub(super) inbox: mpsc::Sender<Message>,
-    pub(super) trims: mpsc::Sender<Trim>,
+    pub(super) asks: mpsc::Sender<Ask>,
+    /// The published manifest is known to be the newest.
+    pub(super) is_confirmed: Arc<AtomicBool>,
     pub(super) view: watch::Receiver<View>,
     pub(super) manifest: watch::Receiver<Arc<Manifest>>,
     /// Reads the local log.
@@ -128,7 +133,20 @@ impl PartitionHandle {
     /// Raises the log start offset.
     pub(crate) async fn trim_below(&self, offset: Offset) -> Result<Offset, PartitionError> {
         let (done, answer) = oneshot::channel();
-        if self.trims.send(Trim { offset, done }).await.is_err() {
+        let ask = Ask::Trim(Trim { offset, done });
+        if self.asks.send(ask).await.is_err() {
+            return Err(PartitionError::ShuttingDown);
+        }
+        answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
+    }
+
+    /// Makes sure that the manifest is the newest, before the bucket is read by it.
+    pub(super) async fn confirm(&self) -> Result<(), PartitionError> {
+        if self.is_confirmed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (done, answer) = oneshot::channel();
+        if self.asks.send(Ask::Confirm(done)).await.is_err() {
             return Err(PartitionError::ShuttingDown);
         }
         answer.await.unwrap_or(Err(PartitionError::ShuttingDown))

@@ -44,6 +44,7 @@ mod offline;
 mod open;
 mod reads;
 mod settings;
+mod spread;
 mod timestamps;
 mod uploads;
 mod view;

@@ -5,7 +5,7 @@
 //! then. Where the log ends nobody knows, so that question is refused too: a replay must not end
 //! early and look complete.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use esker_index::Manifest;
 use esker_proto::types::{LeaderEpoch, TopicPartition};
@@ -13,11 +13,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    archiver::Trim,
+    archiver::Ask,
     error::PartitionError,
     handle::PartitionHandle,
     message::Message,
-    open::{INBOX_LEN, OpenError, Opening, TRIMS_LEN},
+    open::{ASKS_LEN, INBOX_LEN, OpenError, Opening},
     settings::PartitionSettings,
     view::View,
 };
@@ -52,7 +52,7 @@ pub(super) async fn set_aside(opening: &Arc<Opening>, aside: SetAside) -> Partit
     let error = PartitionError::Unopened(Arc::new(error));
     let tasks = opening.tasks.child();
     let (inbox, messages) = mpsc::channel(INBOX_LEN);
-    let (trims_in, trims) = mpsc::channel(TRIMS_LEN);
+    let (asks_in, asks) = mpsc::channel(ASKS_LEN);
     let view = View::unopened(&manifest, local.unwrap_or_default(), &error);
     let (view_in, view) = watch::channel(view);
     let (manifest_in, manifest) = watch::channel(manifest);
@@ -60,7 +60,7 @@ pub(super) async fn set_aside(opening: &Arc<Opening>, aside: SetAside) -> Partit
         error: error.clone(),
         has_left,
         messages,
-        trims,
+        asks,
         view: view_in,
         _manifest: manifest_in,
         cancel: tasks.token().clone(),
@@ -70,7 +70,8 @@ pub(super) async fn set_aside(opening: &Arc<Opening>, aside: SetAside) -> Partit
         at,
         leader_epoch,
         inbox,
-        trims: trims_in,
+        asks: asks_in,
+        is_confirmed: Arc::new(AtomicBool::new(true)),
         view,
         manifest,
         tail: LogReader::of_nothing(),
@@ -102,7 +103,7 @@ struct Refusing {
     /// There may be records on this disk that are nowhere else.
     has_left: bool,
     messages: mpsc::Receiver<Message>,
-    trims: mpsc::Receiver<Trim>,
+    asks: mpsc::Receiver<Ask>,
     view: watch::Sender<View>,
     /// Whoever waits for the partition's end waits for this to go.
     _manifest: watch::Sender<Arc<Manifest>>,
@@ -116,10 +117,7 @@ impl Refusing {
                 biased;
                 () = self.cancel.cancelled() => return,
                 Some(message) = self.messages.recv() => self.on_message(message),
-                Some(Trim { done, .. }) = self.trims.recv() => {
-                    // Whoever asked may have gone; so below.
-                    let _ = done.send(Err(self.error.clone()));
-                }
+                Some(ask) = self.asks.recv() => ask.refuse(self.error.clone()),
                 else => return,
             }
         }

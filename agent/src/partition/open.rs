@@ -1,11 +1,11 @@
 //! Opens a partition: what the bucket has, what the disk has, and the two tasks that own them.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use esker_index::Manifest;
-use esker_proto::types::{LeaderEpoch, TopicId, TopicPartition};
+use esker_proto::types::{ClusterId, LeaderEpoch, TopicId, TopicPartition};
 use esker_tiering::{
-    archive::{self, Archive, LocalExtent, delete_everything},
+    archive::{self, Archive, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything},
     env::TaskSet,
 };
 use futures::future::BoxFuture;
@@ -31,13 +31,15 @@ use crate::{
 pub(crate) const OPENINGS_AT_A_TIME: usize = 16;
 /// Requests to a partition that may wait. Producers wait for room beyond it.
 pub(super) const INBOX_LEN: usize = 256;
-/// Trims that may wait.
-pub(super) const TRIMS_LEN: usize = 8;
+/// What is asked of an archiver and may wait.
+pub(super) const ASKS_LEN: usize = 8;
 
 /// What all partitions are opened with.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub(crate) data_dir: DataDir,
+    /// Whether the local copies of manifests are those of this agent's last run.
+    pub(crate) is_as_left: bool,
     pub(crate) flush_pool: FlushPool,
     pub(crate) archiver: Arc<ArchiverContext>,
     pub(crate) limits: Arc<Limits>,
@@ -204,6 +206,8 @@ struct Chain {
     led_since: LeaderEpoch,
     archive: Option<Archive>,
     published: watch::Sender<Arc<Manifest>>,
+    /// What the archive is opened with, if it is not.
+    with: OpenWith,
 }
 
 async fn open_chain(
@@ -213,28 +217,39 @@ async fn open_chain(
 ) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
     let leader_epoch = start.leader_epoch();
-    let empty = Arc::new(Manifest::create(context.cluster_id, at));
-    let published = watch::Sender::new(empty);
-    let (archive, led_since) = match start {
-        Start::New => (None, leader_epoch),
-        Start::Existing { led_since, .. } => {
-            let local = LocalDir {
-                opening,
-                at,
-                led_since,
-            };
-            let (published, deps) = (published.clone(), context.deps.clone());
-            let archive = Archive::reopen(&local, published, deps, at, leader_epoch)
-                .await
-                .map_err(|source| OpenError::Bucket { at, source })?;
-            (Some(archive), led_since)
-        }
+    let led_since = match start {
+        Start::New => leader_epoch,
+        Start::Existing { led_since, .. } => led_since,
+    };
+    let remembered = recall(opening, at, start).await?;
+    let mut with = OpenWith {
+        file: Some(opening.data_dir.manifest_file(at)),
+        has_garbage: remembered.as_ref().is_none_or(|known| known.has_garbage),
+        log_end_offset: None,
+    };
+    let empty = || Arc::new(Manifest::create(context.cluster_id, at));
+    let is_known = remembered.is_some();
+    let published = watch::Sender::new(remembered.map_or_else(empty, |known| known.manifest));
+    // Where another agent may have led, it is fenced before anything is served.
+    let archive = if is_known {
+        None
+    } else {
+        let (published, with) = (published.clone(), std::mem::take(&mut with));
+        let local = LocalDir {
+            opening,
+            at,
+            led_since,
+        };
+        let deps = context.deps.clone();
+        let opened = Archive::reopen(&local, published, with, deps, at, leader_epoch).await;
+        Some(opened.map_err(|source| OpenError::Bucket { at, source })?)
     };
     Ok(Chain {
         leader_epoch,
         led_since,
         archive,
         published,
+        with,
     })
 }
 
@@ -292,6 +307,44 @@ fn recover_at(opening: &Opening, manifest: &Manifest) -> RecoverAt {
     }
 }
 
+/// Returns the newest manifest, if it is known without asking the bucket: the partition is new, or
+/// nobody else has led it since this agent's last run, which left a copy.
+async fn recall(
+    opening: &Opening,
+    at: TopicPartition,
+    start: Start,
+) -> Result<Option<Remembered>, OpenError> {
+    let (file, cluster_id) = (
+        opening.data_dir.manifest_file(at),
+        opening.archiver.cluster_id,
+    );
+    let work: Box<dyn FnOnce() -> Option<Remembered> + Send> = match start {
+        Start::New => Box::new(move || Some(remember_new(&file, cluster_id, at))),
+        Start::Existing { .. } if !opening.is_as_left => return Ok(None),
+        Start::Existing { led_since, .. } => Box::new(move || {
+            file.read().filter(|known| {
+                let header = known.manifest.header();
+                known.leader_epoch >= led_since
+                    && (header.cluster_id, header.topic_partition) == (cluster_id, at)
+            })
+        }),
+    };
+    let recalled = opening.tasks.spawn_blocking(work).await;
+    recalled.map_err(|_| OpenError::ShuttingDown)
+}
+
+fn remember_new(file: &ManifestFile, cluster_id: ClusterId, at: TopicPartition) -> Remembered {
+    let remembered = Remembered {
+        leader_epoch: Start::New.leader_epoch(),
+        manifest: Arc::new(Manifest::create(cluster_id, at)),
+        has_garbage: false,
+    };
+    if let Err(error) = file.write(&remembered) {
+        tracing::warn!(partition = %at, %error, "cannot keep a local copy of the manifest; the next start reads the bucket");
+    }
+    remembered
+}
+
 /// Opens the local log on what the bucket has, and starts the tasks.
 async fn open_on(
     opening: &Arc<Opening>,
@@ -304,6 +357,7 @@ async fn open_on(
         led_since,
         archive,
         published,
+        mut with,
     } = chain;
     let manifest = Arc::clone(&published.borrow());
     let opened = open_log(opening, at, manifest, led_since).await?;
@@ -311,11 +365,13 @@ async fn open_on(
     begin_epoch(&mut log, leader_epoch)
         .await
         .map_err(|source| OpenError::Log { at, source })?;
+    with.log_end_offset = Some(log.log_end_offset());
     let parts = Parts {
         at,
         leader_epoch,
         archive,
         published,
+        with,
         log,
         events,
         settings,
@@ -371,6 +427,7 @@ struct Parts {
     leader_epoch: LeaderEpoch,
     archive: Option<Archive>,
     published: watch::Sender<Arc<Manifest>>,
+    with: OpenWith,
     log: LocalLog,
     events: LogEvents,
     settings: PartitionSettings,
@@ -382,14 +439,16 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         leader_epoch,
         archive,
         published,
+        with,
         log,
         events,
         settings,
     } = parts;
     let tasks = opening.tasks.child();
     let (inbox, messages) = mpsc::channel(INBOX_LEN);
-    let (trims_in, trims) = mpsc::channel(TRIMS_LEN);
+    let (asks_in, asks) = mpsc::channel(ASKS_LEN);
     let manifest = published.subscribe();
+    let is_confirmed = Arc::new(AtomicBool::new(archive.is_some()));
     let settings_in = Arc::new(watch::Sender::new(settings));
     let sealed_in = watch::Sender::new(Sealed::default());
     let (view_in, view) = watch::channel(View::of(&log));
@@ -398,10 +457,12 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         at,
         leader_epoch,
         archive,
+        with,
+        is_confirmed: Arc::clone(&is_confirmed),
         sealed: sealed_in.subscribe(),
         manifest: published,
         settings: settings_in.subscribe(),
-        trims,
+        asks,
         actor: inbox.clone(),
         cancel: tasks.token().clone(),
         scan_at: None,
@@ -427,7 +488,8 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         at,
         leader_epoch,
         inbox,
-        trims: trims_in,
+        asks: asks_in,
+        is_confirmed,
         view,
         manifest,
         tail,
@@ -448,10 +510,17 @@ impl Opening {
 
     /// Deletes the local logs of a topic that has a tombstone.
     pub(crate) async fn delete_local(&self, topic_id: TopicId) -> Result<(), log::Error> {
-        let dir = self.data_dir.topic(topic_id);
+        let (dir, manifests) = (
+            self.data_dir.topic(topic_id),
+            self.data_dir.manifests(topic_id),
+        );
         let removed = self
             .tasks
-            .spawn_blocking(move || log::remove_dir(&dir))
+            .spawn_blocking(move || {
+                // What stays of them is never read.
+                let _ = std::fs::remove_dir_all(manifests);
+                log::remove_dir(&dir)
+            })
             .await;
         // The agent is ending: the next one goes on.
         removed.unwrap_or(Ok(()))

@@ -238,6 +238,7 @@ impl Session {
     }
 
     async fn read_bucket(&mut self, max_bytes: u32) -> Result<Step, PartitionError> {
+        self.partition.confirm().await?;
         let (reader, partition, offset) = (&self.reader, &self.partition, self.offset);
         let cursor = self
             .cursor
@@ -341,6 +342,9 @@ impl PartitionHandle {
         reader: &Reader,
         timestamp: TimestampMs,
     ) -> Result<Option<(Offset, TimestampMs)>, PartitionError> {
+        if self.manifest.borrow().bucket_bytes() > 0 {
+            self.confirm().await?;
+        }
         let mut searches = 0;
         loop {
             let view = self.view();

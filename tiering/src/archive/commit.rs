@@ -88,6 +88,10 @@ impl Archive {
 
     /// The fallout is remembered first: this may be dropped while the request is on its way.
     async fn append(&mut self, manifest: Manifest, fallout: Fallout) -> Result<(), Error> {
+        if let Err(error) = self.forget() {
+            self.garbage.extend(fallout.if_lost);
+            return Err(error);
+        }
         self.pending = Some(fallout);
         match self.chain.append(manifest).await.map(drop) {
             Ok(()) => {

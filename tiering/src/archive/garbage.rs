@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    keys::{PageName, SegmentName},
+    keys::{Key, PageName, SegmentName},
 };
 
 /// Most keys of one request to delete, as S3 has it.
@@ -71,12 +71,31 @@ enum Scanning {
     Done,
     Due {
         start_after: Option<String>,
+        /// Skip the segments between the log start and this offset.
+        edge: Option<Offset>,
     },
 }
 
 impl Garbage {
     pub(super) fn request_scan(&mut self) {
-        self.scan = Scanning::Due { start_after: None };
+        self.scan = Scanning::Due {
+            start_after: None,
+            edge: None,
+        };
+    }
+
+    /// Asks for a scan of where the last owner was at work when it ended: the pages, the segments
+    /// below the log start, and those at and above its tiered offset. The rest is left to the scan
+    /// that an owner asks for every day or so.
+    pub(super) fn request_edge_scan(&mut self, tiered_offset: Offset) {
+        self.scan = Scanning::Due {
+            start_after: None,
+            edge: Some(tiered_offset),
+        };
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.dead.is_empty() && self.scan == Scanning::Done
     }
 
     pub(super) fn extend(&mut self, dead: impl IntoIterator<Item = Dead>) {
@@ -244,13 +263,13 @@ impl Archive {
     }
 
     async fn scan(&mut self, collected: &mut Collected) -> Result<(), Error> {
-        let Scanning::Due { start_after } = self.garbage.scan.clone() else {
+        let Scanning::Due { start_after, edge } = self.garbage.scan.clone() else {
             return Ok(());
         };
         let Scanned {
             garbage,
             start_after,
-        } = self.list_garbage(start_after).await?;
+        } = self.list_garbage(start_after, edge).await?;
         for run in garbage.chunks(KEYS_PER_DELETE) {
             self.delete_as_owner(run.iter().map(|found| found.key.clone()))
                 .await?;
@@ -259,14 +278,26 @@ impl Archive {
         collected.has_more |= start_after.is_some();
         self.garbage.scan = match start_after {
             None => Scanning::Done,
-            start_after => Scanning::Due { start_after },
+            start_after => Scanning::Due { start_after, edge },
         };
         Ok(())
     }
 
     /// Lists the partition's folder, from where the last call stopped to where this one has to.
-    async fn list_garbage(&self, start_after: Option<String>) -> Result<Scanned, Error> {
+    async fn list_garbage(
+        &self,
+        start_after: Option<String>,
+        edge: Option<Offset>,
+    ) -> Result<Scanned, Error> {
         let manifest = self.manifest();
+        let log_start_offset = manifest.log_start_offset();
+        let is_skipped = |key: &str| {
+            let base_offset = match Key::parse(key) {
+                Some(Key::Segment(_, name)) => name.base_offset,
+                _ => return false,
+            };
+            edge.is_some_and(|edge| (log_start_offset..edge).contains(&base_offset))
+        };
         let pages = Pages::new(self.deps.store.clone(), self.keys, self.deps.tasks.clone());
         let mut scan = Scan::new(self.keys, &manifest, pages);
         // Pages and segments are neighbours, and last, in the order of keys.
@@ -279,6 +310,13 @@ impl Archive {
         let mut listed = 0;
         while let Some(object) = listing.try_next().await? {
             listed += 1;
+            if is_skipped(&object.key) {
+                let start_after = edge.map(|edge| self.keys.segments_before(edge));
+                return Ok(Scanned {
+                    garbage,
+                    start_after,
+                });
+            }
             garbage.extend(scan.garbage(&object).await?);
             if garbage.len() >= DELETES_PER_CALL_MAX || listed >= LISTED_PER_CALL_MAX {
                 return Ok(Scanned {

@@ -15,6 +15,7 @@ mod garbage;
 mod metrics;
 pub(crate) mod pages;
 pub(crate) mod plan;
+mod remembered;
 pub(crate) mod scan;
 mod sealed;
 #[cfg(test)]
@@ -26,7 +27,7 @@ mod view;
 use std::sync::Arc;
 
 use esker_index::{Manifest, SegmentMeta};
-use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
+use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
 use tokio::sync::watch;
 
 pub use beyond::{LocalExtent, LocalLog};
@@ -35,9 +36,10 @@ pub use delete::delete_everything;
 pub use garbage::Collected;
 pub use metrics::ArchiveMetrics;
 pub use plan::Reason;
+pub use remembered::{ManifestFile, Remembered};
 pub use sealed::SealedSegment;
 pub use upload::SEGMENTS_PER_COMMIT_MAX;
-pub use view::{Viewer, view};
+pub use view::{Viewer, is_newest, view};
 
 use crate::{
     chain::{Chain, RetryPolicy},
@@ -66,8 +68,60 @@ pub struct ArchiveDeps {
     pub budget: UploadBudget,
     /// Counts.
     pub metrics: ArchiveMetrics,
+    /// Which segments are put in parts.
+    pub parts: PartSizes,
     /// How long a commit is tried before its outcome counts as unknown.
     pub policy: RetryPolicy,
+}
+
+/// How large segments are put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartSizes {
+    /// A segment above this is put in parts, so that it need not fit into memory.
+    pub above_bytes: u64,
+    /// Size of a part.
+    pub part_bytes: u64,
+}
+
+impl Default for PartSizes {
+    /// A segment of the usual size is one request: parts cost one each, and two for the object.
+    fn default() -> Self {
+        Self {
+            above_bytes: 96 << 20,
+            part_bytes: 8 << 20,
+        }
+    }
+}
+
+/// What an owner knows of a partition whose manifest it opens.
+#[derive(Clone, Debug, Default)]
+pub struct OpenWith {
+    /// Where the newest manifest is remembered.
+    pub file: Option<ManifestFile>,
+    /// An earlier owner may have left objects that no manifest names: it crashed, or says so.
+    pub has_garbage: bool,
+    /// Where the owner's log ended when it began to lead without opening the manifest. What the
+    /// bucket has beyond that came from somebody else, who passes for this owner.
+    pub log_end_offset: Option<Offset>,
+}
+
+impl OpenWith {
+    fn refuse_more(&self, manifest: &Manifest, keys: &Keys) -> Result<(), Error> {
+        let tiered_offset = manifest.tiered_offset();
+        if self.log_end_offset.is_none_or(|end| tiered_offset <= end) {
+            return Ok(());
+        }
+        tracing::error!(
+            partition = %keys.topic_partition(), %tiered_offset,
+            "the bucket has more than this agent's log: an agent on a copy of its data directory uploaded it"
+        );
+        let epoch = u64::from(manifest.header().leader_epoch.get());
+        Err(Error::Fenced {
+            key: keys.manifest(manifest.header().version),
+            ours: epoch,
+            theirs: epoch,
+        })
+    }
 }
 
 /// The owner's handle on a partition's part in the bucket, from the opening of its epoch until a
@@ -91,6 +145,9 @@ pub struct Archive {
     /// The oldest segment, when it lies in a page and retention has looked at it.
     oldest: Option<SegmentMeta>,
     garbage: Garbage,
+    file: Option<ManifestFile>,
+    /// The file holds the newest manifest.
+    is_remembered: bool,
     /// A page to merge was damaged.
     cannot_merge: bool,
 }
@@ -113,7 +170,11 @@ impl Archive {
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
         let published = watch::Sender::new(Arc::new(Manifest::create(cluster_id, topic_partition)));
-        Self::open_into(published, deps, topic_partition, leader_epoch).await
+        let with = OpenWith {
+            has_garbage: true,
+            ..OpenWith::default()
+        };
+        Self::open_into(published, with, deps, topic_partition, leader_epoch).await
     }
 
     /// As [`Archive::open_into`], for a partition that was led before. Refuses, before it writes anything,
@@ -126,12 +187,13 @@ impl Archive {
     pub async fn reopen(
         local: &dyn LocalLog,
         published: watch::Sender<Arc<Manifest>>,
+        with: OpenWith,
         deps: ArchiveDeps,
         topic_partition: TopicPartition,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
         let check = Some(local);
-        Self::open_checked(check, published, deps, topic_partition, leader_epoch).await
+        Self::open_checked(check, published, with, deps, topic_partition, leader_epoch).await
     }
 
     /// As [`Archive::open`], for a partition whose readers follow `published` already. It shows the
@@ -145,31 +207,38 @@ impl Archive {
     /// Those of [`Archive::open`].
     pub async fn open_into(
         published: watch::Sender<Arc<Manifest>>,
+        with: OpenWith,
         deps: ArchiveDeps,
         topic_partition: TopicPartition,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
-        Self::open_checked(None, published, deps, topic_partition, leader_epoch).await
+        Self::open_checked(None, published, with, deps, topic_partition, leader_epoch).await
     }
 
     async fn open_checked(
         local: Option<&dyn LocalLog>,
         published: watch::Sender<Arc<Manifest>>,
+        with: OpenWith,
         deps: ArchiveDeps,
         topic_partition: TopicPartition,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
         let keys = Keys::new(topic_partition);
+        if let Some(file) = &with.file {
+            file.forget()?;
+        }
         let cluster_id = published.borrow().header().cluster_id;
         let known = published.borrow().tiered_offset();
         let check = Check { local, known };
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
+        let manifest = &chain.tip().body;
+        with.refuse_more(manifest, &keys)?;
         let pages = Pages::new(deps.store.clone(), keys, deps.tasks.clone());
-        published.send_replace(Arc::new(chain.tip().body.clone()));
         let mut garbage = Garbage::default();
-        if chain.opened_at() > 1 {
-            garbage.request_scan();
+        if with.has_garbage && chain.opened_at() > 1 {
+            garbage.request_edge_scan(manifest.tiered_offset());
         }
+        published.send_replace(Arc::new(manifest.clone()));
         Ok(Self {
             deps,
             keys,
@@ -181,8 +250,45 @@ impl Archive {
             pages,
             oldest: None,
             garbage,
+            file: with.file,
+            is_remembered: false,
             cannot_merge: false,
         })
+    }
+
+    /// Writes the newest manifest to the file given at opening, unless it is there already or a
+    /// commit is in doubt. A failure costs the next start some requests, nothing more.
+    pub async fn remember(&mut self) {
+        let Some(file) = self.file.clone() else {
+            return;
+        };
+        if self.is_remembered || self.pending.is_some() || self.fenced.is_some() {
+            return;
+        }
+        let remembered = Remembered {
+            leader_epoch: self.leader_epoch,
+            manifest: self.manifest(),
+            has_garbage: !self.garbage.is_empty(),
+        };
+        let path = file.path().display().to_string();
+        // Encoding takes milliseconds.
+        let writing = self
+            .deps
+            .tasks
+            .spawn_blocking(move || file.write(&remembered));
+        match writing.await {
+            Ok(Ok(())) => self.is_remembered = true,
+            Ok(Err(error)) => {
+                tracing::warn!(path, %error, "cannot keep a local copy of the manifest; the next start reads the bucket");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Removes the file, before a commit that makes it old is sent.
+    fn forget(&mut self) -> Result<(), Error> {
+        self.is_remembered = false;
+        self.file.as_ref().map_or(Ok(()), ManifestFile::forget)
     }
 
     /// Returns the latest committed manifest.

@@ -19,7 +19,10 @@ use esker_proto::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::{error::Error, store::PutPayload};
+
+/// Most parts of an object, somewhat below what S3 allows.
+const PARTS_MAX: u64 = 9000;
 
 /// A segment file that will not change any more, and the state of the log at its end.
 #[derive(Clone, Debug)]
@@ -49,6 +52,17 @@ pub(super) struct SegmentBody {
     pub entries: Vec<IndexEntry>,
     /// CRC-32C of all of them.
     pub crc32c: u32,
+    /// Where the first of them begins in the file.
+    pub start: u64,
+}
+
+/// What becomes of batches that were checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pieces {
+    /// They are put as they were read.
+    Keep,
+    /// They are read once more, part by part, with [`Parts`].
+    Drop,
 }
 
 /// Reads the batches of `segment` at and above `from`, which must be a batch boundary if it lies
@@ -56,10 +70,11 @@ pub(super) struct SegmentBody {
 pub(super) fn read(
     segment: &SealedSegment,
     from: Offset,
+    pieces: Pieces,
     cancel: &CancellationToken,
 ) -> Result<SegmentBody, Error> {
     let mut file = File::open(&segment.path).map_err(|source| unreadable(segment, source))?;
-    let mut checker = Checker::new(segment.base_offset, from);
+    let mut checker = Checker::new(segment.base_offset, from, pieces);
     let mut position = 0;
     for entry in &segment.entries {
         if cancel.is_cancelled() {
@@ -77,7 +92,7 @@ pub(super) fn read(
         }
         let piece = read_piece(&mut file, entry).map_err(|source| unreadable(segment, source))?;
         checker
-            .push(piece)
+            .push(piece, entry.position.get())
             .map_err(|reason| corrupt(segment, reason))?;
     }
     if position != segment.size_bytes {
@@ -86,6 +101,93 @@ pub(super) fn read(
     checker
         .finish(segment.next_offset)
         .map_err(|reason| corrupt(segment, reason))
+}
+
+/// Reads checked batches once more, in parts for the store, and refuses them at the end if they are
+/// not the same any more.
+#[derive(Debug)]
+pub(super) struct Parts {
+    segment: SealedSegment,
+    file: Option<File>,
+    position: u64,
+    part_bytes: u64,
+    crc32c: u32,
+    digest: Digest,
+    trailer: Bytes,
+}
+
+/// Bytes of a part that leave in one go: the store's client notices progress by them.
+const SLICE_BYTES: usize = 1 << 20;
+
+impl Parts {
+    /// Begins at the start of `body`; `trailer` follows the batches.
+    pub(super) fn new(
+        segment: SealedSegment,
+        body: &SegmentBody,
+        trailer: Bytes,
+        part_bytes: u64,
+    ) -> Self {
+        Self {
+            file: None,
+            position: body.start,
+            part_bytes: part_bytes.max(segment.size_bytes / PARTS_MAX),
+            crc32c: body.crc32c,
+            digest: Digest::new(CrcAlgorithm::Crc32Iscsi),
+            trailer,
+            segment,
+        }
+    }
+
+    /// Length of the object.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.segment.size_bytes - self.position + self.trailer.len() as u64
+    }
+
+    /// Reads the next part; `None` after the last. Blocks.
+    pub(super) fn next(&mut self) -> Result<Option<PutPayload>, Error> {
+        let left = self.segment.size_bytes - self.position;
+        if left == 0 {
+            return Ok(None);
+        }
+        let length = left.min(self.part_bytes);
+        let bytes = self.read(length);
+        let bytes = bytes.map_err(|source| unreadable(&self.segment, source))?;
+        self.position += length;
+        self.digest.update(&bytes);
+        let trailer = if length == left {
+            self.check()?;
+            self.trailer.clone()
+        } else {
+            Bytes::new()
+        };
+        let ends = (SLICE_BYTES..bytes.len() + SLICE_BYTES).step_by(SLICE_BYTES);
+        let slices = ends.map(|end| bytes.slice(end - SLICE_BYTES..end.min(bytes.len())));
+        Ok(Some(slices.chain([trailer]).collect()))
+    }
+
+    fn read(&mut self, length: u64) -> io::Result<Bytes> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::open(&self.segment.path)?),
+        };
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+        file.seek(SeekFrom::Start(self.position))?;
+        file.take(length).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 == length {
+            return Ok(bytes.into());
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.digest.finalize() == u64::from(self.crc32c) {
+            return Ok(());
+        }
+        Err(corrupt(
+            &self.segment,
+            "the file changed while it was uploaded",
+        ))
+    }
 }
 
 fn read_piece(file: &mut File, entry: &IndexEntry) -> io::Result<Bytes> {
@@ -119,18 +221,22 @@ struct Checker {
     from: Offset,
     next_offset: Offset,
     leader_epoch: LeaderEpoch,
+    wanted: Pieces,
     pieces: Vec<Bytes>,
+    start: Option<u64>,
     index: IndexBuilder,
     digest: Digest,
 }
 
 impl Checker {
-    fn new(base_offset: Offset, from: Offset) -> Self {
+    fn new(base_offset: Offset, from: Offset, wanted: Pieces) -> Self {
         Self {
             from,
             next_offset: base_offset,
             leader_epoch: LeaderEpoch::default(),
+            wanted,
             pieces: Vec::new(),
+            start: None,
             index: IndexBuilder::new(),
             digest: Digest::new(CrcAlgorithm::Crc32Iscsi),
         }
@@ -140,7 +246,7 @@ impl Checker {
         self.next_offset = next_offset;
     }
 
-    fn push(&mut self, piece: Bytes) -> Result<(), String> {
+    fn push(&mut self, piece: Bytes, position: u64) -> Result<(), String> {
         let mut skipped = 0;
         for batch in Batches::new(piece.clone()) {
             let batch = batch.map_err(|error| error.to_string())?;
@@ -153,7 +259,10 @@ impl Checker {
         }
         let kept = piece.slice(skipped..);
         self.digest.update(&kept);
-        self.pieces.push(kept);
+        self.start.get_or_insert(position + skipped as u64);
+        if self.wanted == Pieces::Keep {
+            self.pieces.push(kept);
+        }
         Ok(())
     }
 
@@ -200,6 +309,7 @@ impl Checker {
             pieces: self.pieces,
             entries: self.index.finish(),
             crc32c,
+            start: self.start.unwrap_or(0),
         })
     }
 }

@@ -10,9 +10,13 @@ use super::{
     Archive, Reason,
     commit::Fallout,
     garbage::Dead,
-    sealed::{self, SealedSegment, SegmentBody},
+    sealed::{self, Parts, Pieces, SealedSegment, SegmentBody},
 };
-use crate::{error::Error, keys::SegmentName, store::PutPayload};
+use crate::{
+    error::Error,
+    keys::SegmentName,
+    store::{PARTS_IN_FLIGHT, PutPayload},
+};
 
 /// Most segments that one commit names. Bounds what a failed commit leaves to do again.
 pub const SEGMENTS_PER_COMMIT_MAX: usize = 32;
@@ -123,11 +127,14 @@ impl Archive {
         cancel: &CancellationToken,
     ) -> Result<NewSegment, Error> {
         let timer = self.deps.metrics.upload_duration.start_timer();
-        let put = self.try_put(part, name, cancel);
-        let outcome = cancel.run_until_cancelled(put).await;
-        let outcome = outcome.unwrap_or(Err(Error::Cancelled {
-            operation: "upload",
-        }));
+        let outcome = if part.segment.size_bytes > self.deps.parts.above_bytes {
+            // Takes back its parts when it is cancelled, and so must not be dropped.
+            self.put_in_parts(part, name, cancel).await
+        } else {
+            let put = self.try_put(part, name, cancel);
+            let outcome = cancel.run_until_cancelled(put).await;
+            outcome.unwrap_or(Err(cancelled()))
+        };
         match &outcome {
             Ok(segment) => {
                 timer.observe_duration();
@@ -150,6 +157,51 @@ impl Archive {
         name: SegmentName,
         cancel: &CancellationToken,
     ) -> Result<NewSegment, Error> {
+        self.refuse_gap(part, name)?;
+        let _room = self.deps.budget.reserve(part.segment.size_bytes).await;
+        let body = self.read(part, Pieces::Keep, cancel).await?;
+        let key = self.keys.segment(name);
+        let (segment, trailer) = self.assemble(part.segment, name, &body, &key)?;
+        let payload: PutPayload = body.pieces.into_iter().chain([trailer]).collect();
+        let size_bytes = payload.content_length() as u64;
+        if let Err(error) = self.deps.store.put_object(&key, payload).await {
+            self.settle_put(&key, size_bytes, error).await?;
+        }
+        Ok(segment)
+    }
+
+    /// Reads the file twice: to check it and to index it, and then part by part.
+    async fn put_in_parts(
+        &self,
+        part: &Part<'_>,
+        name: SegmentName,
+        cancel: &CancellationToken,
+    ) -> Result<NewSegment, Error> {
+        self.refuse_gap(part, name)?;
+        let part_bytes = self.deps.parts.part_bytes;
+        let room_bytes = part_bytes * (PARTS_IN_FLIGHT as u64 + 1);
+        let reserving = self.deps.budget.reserve(room_bytes);
+        let reserved = cancel.run_until_cancelled(reserving).await;
+        let _room = reserved.ok_or_else(cancelled)?;
+        let body = self.read(part, Pieces::Drop, cancel).await?;
+        let key = self.keys.segment(name);
+        let (segment, trailer) = self.assemble(part.segment, name, &body, &key)?;
+        let parts = Parts::new(part.segment.clone(), &body, trailer, part_bytes);
+        let size_bytes = parts.size_bytes();
+        let tasks = &self.deps.tasks;
+        let parts = stream::try_unfold(parts, |mut parts| async {
+            let reading = tasks.spawn_blocking(move || parts.next().map(|part| (part, parts)));
+            let (part, parts) = reading.await.map_err(|_| cancelled())??;
+            Ok(part.map(|part| (part, parts)))
+        });
+        let put = self.deps.store.put_parts(&key, Box::pin(parts), cancel);
+        if let Err(error) = put.await {
+            self.settle_put(&key, size_bytes, error).await?;
+        }
+        Ok(segment)
+    }
+
+    fn refuse_gap(&self, part: &Part<'_>, name: SegmentName) -> Result<(), Error> {
         if part.segment.base_offset > part.from {
             let (base_offset, tiered_offset) = (part.segment.base_offset, part.from);
             let source = esker_index::Error::SegmentOutOfPlace {
@@ -161,27 +213,20 @@ impl Archive {
                 source,
             });
         }
-        let _room = self.deps.budget.reserve(part.segment.size_bytes).await;
-        let body = self.read(part, cancel).await?;
-        let key = self.keys.segment(name);
-        let (segment, payload) = self.assemble(part.segment, name, body, &key)?;
-        let size_bytes = payload.content_length() as u64;
-        if let Err(error) = self.deps.store.put_object(&key, payload).await {
-            self.settle_put(&key, size_bytes, error).await?;
-        }
-        Ok(segment)
+        Ok(())
     }
 
     async fn read(
         &self,
         part: &Part<'_>,
+        pieces: Pieces,
         cancel: &CancellationToken,
     ) -> Result<SegmentBody, Error> {
         let (segment, from, cancel) = (part.segment.clone(), part.from, cancel.clone());
         let reading = self
             .deps
             .tasks
-            .spawn_blocking(move || sealed::read(&segment, from, &cancel));
+            .spawn_blocking(move || sealed::read(&segment, from, pieces, &cancel));
         reading.await.map_err(|_| Error::Cancelled {
             operation: "read segment",
         })?
@@ -191,14 +236,10 @@ impl Archive {
         &self,
         segment: &SealedSegment,
         name: SegmentName,
-        body: SegmentBody,
+        body: &SegmentBody,
         key: &str,
-    ) -> Result<(NewSegment, PutPayload), Error> {
-        let SegmentBody {
-            pieces,
-            entries,
-            crc32c,
-        } = body;
+    ) -> Result<(NewSegment, Bytes), Error> {
+        let (entries, crc32c) = (body.entries.clone(), body.crc32c);
         let meta = SegmentMeta::of_entries(name.segment_id, name.leader_epoch, crc32c, &entries);
         let mut meta = meta.ok_or_else(|| Error::corrupt(key, "segment without batches"))?;
         meta.uploaded_at = self.time();
@@ -215,7 +256,6 @@ impl Archive {
             source,
         };
         let trailer: Bytes = trailer.encode().map_err(index_error)?;
-        let payload = pieces.into_iter().chain([trailer]).collect();
         let (epochs, producers) = (segment.epochs.clone(), segment.producers.clone());
         Ok((
             NewSegment {
@@ -224,7 +264,7 @@ impl Archive {
                 epochs,
                 producers,
             },
-            payload,
+            trailer,
         ))
     }
 
@@ -249,6 +289,12 @@ impl Archive {
             Ok(object) if object.size_bytes == size_bytes => Ok(()),
             Ok(_) | Err(_) => Err(error),
         }
+    }
+}
+
+const fn cancelled() -> Error {
+    Error::Cancelled {
+        operation: "upload",
     }
 }
 

@@ -24,6 +24,21 @@ pub async fn view(
     Viewer::new(store.clone(), topic_partition).refresh().await
 }
 
+/// Whether no version follows `manifest`, as one request tells.
+///
+/// # Errors
+///
+/// When the store does not answer.
+pub async fn is_newest(store: &Store, manifest: &Manifest) -> Result<bool, Error> {
+    let header = manifest.header();
+    let chain = ChainName::Manifest(Keys::new(header.topic_partition));
+    match store.get(&chain.slot(header.version.get() + 1)).await {
+        Err(error) if error.is_not_found() => Ok(true),
+        Err(error) => Err(error),
+        Ok(_) => Ok(false),
+    }
+}
+
 /// Follows a partition's manifest. Fences nobody.
 #[derive(Debug)]
 pub struct Viewer {

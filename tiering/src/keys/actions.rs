@@ -4,8 +4,8 @@
 //! of this file and compares. Whoever adds a request for a kind of object adds a row here, and to
 //! the policy: with credentials that allow no more, the request is refused.
 //!
-//! A conditional put needs no action but `PutObject`, and HEAD none but `GetObject`. A segment is
-//! one put, so no multipart action is among them.
+//! A conditional put needs no action but `PutObject`, and HEAD none but `GetObject`. A part of
+//! a large segment needs no action but `PutObject`; to take parts back has one of its own.
 
 use super::Key;
 
@@ -16,6 +16,8 @@ pub enum Action {
     GetObject,
     /// PUT of an object, conditional or not.
     PutObject,
+    /// Taking back the parts of a large segment whose upload failed.
+    AbortMultipartUpload,
     /// DELETE of one object or of many at once.
     DeleteObject,
     /// Listings. Also decides how a GET of a missing object is answered: 404 to whoever may list
@@ -29,9 +31,10 @@ pub enum Action {
 
 impl Action {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::GetObject,
         Self::PutObject,
+        Self::AbortMultipartUpload,
         Self::DeleteObject,
         Self::ListBucket,
         Self::GetBucketVersioning,
@@ -43,6 +46,7 @@ impl Action {
         match self {
             Self::GetObject => "s3:GetObject",
             Self::PutObject => "s3:PutObject",
+            Self::AbortMultipartUpload => "s3:AbortMultipartUpload",
             Self::DeleteObject => "s3:DeleteObject",
             Self::ListBucket => "s3:ListBucket",
             Self::GetBucketVersioning => "s3:GetBucketVersioning",
@@ -142,6 +146,7 @@ pub const OBJECT_ACTIONS: &[(KeyClass, Action)] = &[
     (KeyClass::Page, Action::DeleteObject),
     (KeyClass::Segment, Action::GetObject),
     (KeyClass::Segment, Action::PutObject),
+    (KeyClass::Segment, Action::AbortMultipartUpload),
     (KeyClass::Segment, Action::DeleteObject),
     (KeyClass::Probe, Action::GetObject),
     (KeyClass::Probe, Action::PutObject),
@@ -213,7 +218,9 @@ mod tests {
         let used = OBJECT_ACTIONS.iter().map(|&(_, action)| action);
         let used: BTreeSet<_> = used.chain(BUCKET_ACTIONS.iter().copied()).collect();
         assert_eq!(used, BTreeSet::from(Action::ALL));
-        let on_objects = |action: &Action| action.name().ends_with("Object");
+        let on_objects = |action: &Action| {
+            action.name().ends_with("Object") || *action == Action::AbortMultipartUpload
+        };
         assert!(OBJECT_ACTIONS.iter().all(|(_, action)| on_objects(action)));
         assert!(!BUCKET_ACTIONS.iter().any(on_objects));
     }

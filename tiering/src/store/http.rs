@@ -1,21 +1,24 @@
 //! Counts HTTP requests where they leave, below the retries of the store's client, and notes by
 //! how much the store's clock differs from ours.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use esker_proto::types::TimestampMs;
 use object_store::{
     ClientOptions,
-    client::{
-        HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
-        ReqwestConnector,
-    },
+    client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService},
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::requests::{Meter, Outcome, Verb};
+use super::{
+    client::{Client, Places},
+    requests::{Meter, Outcome, Verb},
+};
 use crate::env::Clock;
 
 /// The store's clock, as last seen in a `Date` header.
@@ -72,11 +75,14 @@ pub(crate) struct MeteredConnector {
     pub clock: Arc<dyn Clock>,
     pub skew: Skew,
     pub region: SeenRegion,
+    pub places: Places,
+    pub connect_timeout: Duration,
+    pub stall_timeout: Duration,
 }
 
 impl HttpConnector for MeteredConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = ReqwestConnector::default().connect(options)?;
+        let client = Client::open(options, self.connect_timeout, self.stall_timeout)?;
         Ok(HttpClient::new(MeteredService {
             client,
             connector: self.clone(),
@@ -86,7 +92,7 @@ impl HttpConnector for MeteredConnector {
 
 #[derive(Debug)]
 struct MeteredService {
-    client: HttpClient,
+    client: Client,
     connector: MeteredConnector,
 }
 
@@ -95,8 +101,9 @@ impl HttpService for MeteredService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let verb = verb_of(&request);
         let sent = request.body().content_length() as u64;
+        let place = self.connector.places.take(verb).await;
         let start = Instant::now();
-        let reply = self.client.execute(request).await;
+        let reply = self.client.execute(request, place).await;
         let outcome = reply.as_ref().map_or(Outcome::Unreachable, |reply| {
             self.note_date(reply);
             self.note_region(reply);

@@ -6,10 +6,12 @@
 
 #[cfg(feature = "aws")]
 mod aws;
+mod client;
 mod fault;
 mod http;
 mod open;
 mod options;
+mod parts;
 mod requests;
 #[cfg(feature = "aws")]
 mod s3;
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 pub use fault::Fault;
 pub use object_store::PutPayload;
 pub use options::{S3Credentials, StoreOptions};
+pub(crate) use parts::PARTS_IN_FLIGHT;
 pub use requests::{Outcome, Requests, Verb};
 pub use url::{StoreUrl, StoreUrlError};
 
@@ -43,6 +46,8 @@ use requests::Meter;
 
 /// Above this, the digests of a put are computed off the runtime's threads.
 const LARGE_PUT_BYTES: usize = 1024 * 1024;
+/// A put that is slower than this, on average, is given up.
+const SLOWEST_PUT_BYTES_PER_SECOND: u64 = 64 << 10;
 /// Objects in one reply of a listing, for counting where there are no replies.
 const LIST_PAGE: u64 = 1000;
 
@@ -240,8 +245,9 @@ impl Store {
     pub async fn put_object(&self, key: &str, payload: impl Into<PutPayload>) -> Result<(), Error> {
         let (path, payload) = (self.path(key)?, payload.into());
         let length = payload.content_length();
+        let timeout = self.0.call_timeout + time_to_move(length);
         let putting = self.put_off_thread(path, payload);
-        self.call(Verb::Put, key, putting).await?;
+        self.call_within(timeout, Verb::Put, key, putting).await?;
         self.count_bytes(length, 0);
         Ok(())
     }
@@ -426,10 +432,24 @@ impl Store {
         key: &str,
         call: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, Error> {
+        self.call_within(self.0.call_timeout, verb, key, call).await
+    }
+
+    async fn call_within<T>(
+        &self,
+        waited: Duration,
+        verb: Verb,
+        key: &str,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, Error> {
         let start = Instant::now();
-        let Ok(reply) = tokio::time::timeout(self.0.call_timeout, call).await else {
+        let Ok(reply) = tokio::time::timeout(waited, call).await else {
             self.count(verb, Outcome::Unreachable, start);
-            return Err(self.timed_out(verb, key));
+            return Err(Error::Timeout {
+                operation: verb.name(),
+                key: key.to_owned(),
+                waited,
+            });
         };
         self.count(verb, outcome_of(&reply), start);
         reply.map_err(|error| self.error(key, error))
@@ -501,6 +521,11 @@ impl Store {
     pub(crate) fn s3(&self) -> Option<&s3::S3Api> {
         self.0.clients.s3.as_ref()
     }
+}
+
+/// How long a put may take for its length, as long as it moves.
+fn time_to_move(length: usize) -> Duration {
+    Duration::from_secs(length as u64 / SLOWEST_PUT_BYTES_PER_SECOND)
 }
 
 fn outcome_of<T>(reply: &object_store::Result<T>) -> Outcome {

@@ -16,6 +16,7 @@ use object_store::{
 
 use super::{
     StoreOptions, StoreUrl,
+    client::Places,
     http::{MeteredConnector, SeenRegion, Skew},
     requests::Meter,
     url::{Checksum, Place, S3Place},
@@ -76,6 +77,9 @@ pub(crate) async fn open(
             clock: Arc::clone(&options.clock),
             skew: skew.clone(),
             region: region.clone(),
+            places: Places::new(options.requests_max),
+            connect_timeout: options.connect_timeout,
+            stall_timeout: options.request_timeout,
         },
     };
     match &url.place {
@@ -123,7 +127,19 @@ impl Http<'_> {
         if let Some(endpoint) = &found.endpoint {
             builder = builder.with_endpoint(s3_endpoint(place, endpoint));
         }
-        builder = match place.checksum {
+        if place.request_payer {
+            builder = builder.with_request_payer(true);
+        }
+        if let Some(key) = &place.kms_key {
+            builder = builder.with_sse_kms_encryption(key);
+        }
+        let is_aws = found.endpoint.is_none();
+        let usual = if is_aws {
+            Checksum::Crc64Nvme
+        } else {
+            Checksum::Sha256
+        };
+        builder = match place.checksum.unwrap_or(usual) {
             Checksum::Sha256 => builder.with_checksum_algorithm(S3Checksum::SHA256),
             Checksum::Crc64Nvme => builder
                 .with_checksum_algorithm(S3Checksum::CRC64NVME)
@@ -176,8 +192,6 @@ impl Http<'_> {
 
     fn client_options(&self, endpoint: Option<&str>) -> ClientOptions {
         ClientOptions::new()
-            .with_connect_timeout(self.options.connect_timeout)
-            .with_timeout(self.options.request_timeout)
             .with_allow_http(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")))
     }
 

@@ -9,12 +9,16 @@ use crate::env::{Clock, SystemClock};
 pub struct StoreOptions {
     /// How long a connection may take. Default 5 s.
     pub connect_timeout: Duration,
-    /// How long one request may take, reply included. Default 30 s.
+    /// How long a request may take without a byte moved in either direction; a conditional write, in
+    /// all. Default 30 s.
     pub request_timeout: Duration,
     /// How often a plain read or a put under a fresh key is tried again. Default 5.
     pub retries: usize,
-    /// How long all tries of one call may take. Default 90 s.
+    /// How long all tries of one call may take, besides the time that its bytes need. Default 90 s.
     pub call_timeout: Duration,
+    /// Most requests in flight over HTTP; of these, reads and writes each have at most three
+    /// quarters. Default 128.
+    pub requests_max: usize,
     /// Keys for S3, in place of what the AWS credential chain finds.
     pub s3_credentials: Option<S3Credentials>,
     /// Wall clock: expiry of credentials, skew against the store.
@@ -28,6 +32,7 @@ impl Default for StoreOptions {
             request_timeout: Duration::from_secs(30),
             retries: 5,
             call_timeout: Duration::from_secs(90),
+            requests_max: 128,
             s3_credentials: None,
             clock: Arc::new(SystemClock),
         }

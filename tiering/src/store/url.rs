@@ -8,7 +8,9 @@ use url::Url;
 /// A store and where in it everything lies. Holds no secret.
 ///
 /// - `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true`, with
-///   `checksum=sha256|crc64nvme|none` and `bulk_delete=false` for stores that refuse the usual.
+///   `checksum=sha256|crc64nvme|none` and `bulk_delete=false` for stores that refuse the usual,
+///   `request_payer=true` for a bucket whose requests we pay, `kms_key=ID` for SSE-KMS with a key
+///   other than the bucket's default.
 /// - `gs://bucket/prefix`, `az://container/prefix?account=name`, both with `endpoint=`.
 /// - `file:///absolute/dir`.
 /// - `memory://`, gone with the process.
@@ -41,8 +43,13 @@ pub(crate) struct S3Place {
     pub region: Option<String>,
     /// Bucket in the path rather than in the host name. `None`: as the endpoint suggests.
     pub path_style: Option<bool>,
-    pub checksum: Checksum,
+    /// `None`: as the endpoint suggests.
+    pub checksum: Option<Checksum>,
     pub bulk_delete: bool,
+    /// The bucket's owner lets those who ask pay.
+    pub request_payer: bool,
+    /// The key of KMS that objects are encrypted with, other than the bucket's default.
+    pub kms_key: Option<String>,
 }
 
 impl S3Place {
@@ -55,12 +62,13 @@ impl S3Place {
 }
 
 /// Checksum sent along with what is put to S3, for the store to verify and to keep.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
-    /// Costs nothing on top of the signature, which needs the same digest.
-    #[default]
+    /// Costs nothing on top of the signature, which needs the same digest. For endpoints other than
+    /// AWS.
     Sha256,
-    /// Cheaper, with the payload left out of the signature; not every store knows it.
+    /// Takes a fraction of the processor's time, with the payload left out of the signature, since TLS
+    /// protects it. For AWS: not every store knows it.
     Crc64Nvme,
     /// For stores that refuse the header.
     None,
@@ -116,7 +124,8 @@ pub enum StoreUrlError {
     },
 }
 
-const S3_PARAMETERS: &str = "endpoint, region, path_style, checksum, bulk_delete";
+const S3_PARAMETERS: &str =
+    "endpoint, region, path_style, checksum, bulk_delete, request_payer, kms_key";
 
 impl FromStr for StoreUrl {
     type Err = StoreUrlError;
@@ -156,9 +165,10 @@ impl FromStr for StoreUrl {
 
 fn s3_place(url: &Url, parameters: &mut Parameters) -> Result<Place, StoreUrlError> {
     let checksum = match parameters.take("checksum").as_deref() {
-        None | Some("sha256") => Checksum::Sha256,
-        Some("crc64nvme") => Checksum::Crc64Nvme,
-        Some("none") => Checksum::None,
+        None => None,
+        Some("sha256") => Some(Checksum::Sha256),
+        Some("crc64nvme") => Some(Checksum::Crc64Nvme),
+        Some("none") => Some(Checksum::None),
         Some(_) => {
             let expected = "sha256, crc64nvme or none";
             return Err(StoreUrlError::Value {
@@ -174,6 +184,8 @@ fn s3_place(url: &Url, parameters: &mut Parameters) -> Result<Place, StoreUrlErr
         path_style: parameters.take_bool("path_style")?,
         checksum,
         bulk_delete: parameters.take_bool("bulk_delete")?.unwrap_or(true),
+        request_payer: parameters.take_bool("request_payer")?.unwrap_or(false),
+        kms_key: parameters.take("kms_key"),
     }))
 }
 
@@ -305,12 +317,13 @@ impl StoreUrl {
                 push("endpoint", place.endpoint.clone());
                 push("region", place.region.clone());
                 push("path_style", place.path_style.map(|flag| flag.to_string()));
-                let checksum = place.checksum;
                 push(
                     "checksum",
-                    (checksum != Checksum::Sha256).then(|| checksum.name().into()),
+                    place.checksum.map(|checksum| checksum.name().into()),
                 );
                 push("bulk_delete", (!place.bulk_delete).then(|| "false".into()));
+                push("request_payer", place.request_payer.then(|| "true".into()));
+                push("kms_key", place.kms_key.clone());
             }
             Place::Gcs { endpoint, .. } => push("endpoint", endpoint.clone()),
             Place::Azure {

@@ -7,7 +7,7 @@ use esker_proto::{
     types::{PartitionId, TimestampMs, TopicId},
 };
 use esker_tiering::{
-    archive::{ArchiveMetrics, UploadBudget},
+    archive::{ArchiveMetrics, PartSizes, UploadBudget},
     chain::RetryPolicy,
     env::{SeededIds, SystemClock, TaskSet},
     store::Store,
@@ -29,8 +29,9 @@ const EPOCH: LeaderEpoch = LeaderEpoch::new(1);
 struct Bench {
     sealed: watch::Sender<Sealed>,
     manifest: watch::Receiver<Arc<Manifest>>,
-    trims: mpsc::Sender<Trim>,
+    asks: mpsc::Sender<Ask>,
     tasks: TaskSet,
+    deps: ArchiveDeps,
     dir: TempDir,
     _actor: mpsc::Receiver<Message>,
 }
@@ -44,17 +45,19 @@ impl Bench {
         );
         let store = Store::in_memory();
         let clocks = Clocks::new(Arc::new(SystemClock), store.clone());
+        let deps = ArchiveDeps {
+            store,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SeededIds::new(1)),
+            tasks: tasks.clone(),
+            budget: UploadBudget::default(),
+            metrics: ArchiveMetrics::register(&registry).unwrap(),
+            parts: PartSizes::default(),
+            policy: RetryPolicy::default(),
+        };
         let context = ArchiverContext {
             cluster_id,
-            deps: ArchiveDeps {
-                store,
-                clock: Arc::new(SystemClock),
-                ids: Arc::new(SeededIds::new(1)),
-                tasks: tasks.clone(),
-                budget: UploadBudget::default(),
-                metrics: ArchiveMetrics::register(&registry).unwrap(),
-                policy: RetryPolicy::default(),
-            },
+            deps: deps.clone(),
             retention_clock: Arc::new(RetentionClock::register(clocks.clone(), &registry).unwrap()),
             clocks,
             registry: Arc::new(Registry::default()),
@@ -67,17 +70,19 @@ impl Bench {
         settings.retention = RetentionPolicy::default();
         let (sealed, sealed_out) = watch::channel(Sealed::default());
         let (manifest_in, manifest) = watch::channel(Arc::new(Manifest::create(cluster_id, AT)));
-        let (trims, trims_out) = mpsc::channel(8);
+        let (asks, asks_out) = mpsc::channel(8);
         let (actor, _actor) = mpsc::channel(1);
         let archiver = Archiver {
             context: Arc::new(context),
             at: AT,
             leader_epoch: EPOCH,
             archive: None,
+            with: OpenWith::default(),
+            is_confirmed: Arc::default(),
             sealed: sealed_out,
             manifest: manifest_in,
             settings: watch::Sender::new(settings).subscribe(),
-            trims: trims_out,
+            asks: asks_out,
             actor,
             cancel: tasks.token().clone(),
             scan_at: None,
@@ -87,8 +92,9 @@ impl Bench {
         Self {
             sealed,
             manifest,
-            trims,
+            asks,
             tasks,
+            deps,
             dir,
             _actor,
         }
@@ -107,7 +113,10 @@ impl Bench {
     async fn trim(&self, offset: u64) {
         let (done, answer) = oneshot::channel();
         let offset = Offset::new(offset);
-        self.trims.send(Trim { offset, done }).await.unwrap();
+        self.asks
+            .send(Ask::Trim(Trim { offset, done }))
+            .await
+            .unwrap();
         assert_eq!(answer.await.unwrap().unwrap(), offset);
     }
 
@@ -165,12 +174,12 @@ async fn uploads_continue_under_trims_without_end() {
     let mut bench = Bench::start();
     bench.seal(2 * SEGMENTS_PER_COMMIT_MAX as u64);
     bench.tiered(1).await;
-    let trims = bench.trims.clone();
+    let asks = bench.asks.clone();
     let flood = async {
         loop {
             let (done, _) = oneshot::channel();
             let offset = Offset::ZERO;
-            trims.send(Trim { offset, done }).await.unwrap();
+            asks.send(Ask::Trim(Trim { offset, done })).await.unwrap();
         }
     };
 
@@ -179,5 +188,22 @@ async fn uploads_continue_under_trims_without_end() {
         () = bench.tiered(2 * SEGMENTS_PER_COMMIT_MAX as u64) => {}
     }
 
+    bench.tasks.shutdown(Duration::from_secs(5)).await;
+}
+
+/// A repair that ran while the agent was away wrote a manifest that the agent does not know.
+#[tokio::test]
+async fn a_remembered_manifest_is_confirmed_and_replaced_by_a_newer_one() {
+    let bench = Bench::start();
+    let cluster_id = bench.manifest.borrow().header().cluster_id;
+    let (deps, before) = (bench.deps.clone(), LeaderEpoch::new(0));
+    drop(Archive::open(deps, AT, cluster_id, before).await.unwrap());
+    assert_eq!(bench.manifest.borrow().header().version.get(), 0);
+
+    let (done, answer) = oneshot::channel();
+    bench.asks.send(Ask::Confirm(done)).await.unwrap();
+    answer.await.unwrap().unwrap();
+
+    assert_eq!(bench.manifest.borrow().header().version.get(), 2);
     bench.tasks.shutdown(Duration::from_secs(5)).await;
 }

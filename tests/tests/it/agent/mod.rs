@@ -9,6 +9,7 @@ mod outage;
 mod permissions;
 mod reads;
 mod repair;
+mod requests;
 mod restart;
 mod retention;
 mod stalled;

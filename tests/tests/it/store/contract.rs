@@ -4,13 +4,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use esker_tiering::{
-    ErrorKind,
+    Error, ErrorKind,
     chain::{Put, RetryPolicy, put_definite},
     env::{RandomIds, TaskSet},
     probe::check_store,
-    store::{CreateOutcome, Store},
+    store::{CreateOutcome, PutPayload, Store},
 };
 use futures::{StreamExt, TryStreamExt, future::join_all, stream};
+use tokio_util::sync::CancellationToken;
 
 /// Hands the name of every promise to a macro, so that no store can miss one.
 macro_rules! promises {
@@ -25,6 +26,7 @@ macro_rules! promises {
             a_missing_object_is_not_found,
             a_put_of_the_same_bytes_may_be_repeated,
             a_large_object_survives_the_journey,
+            an_object_put_in_parts_is_whole_or_is_not_there,
             listings_are_sorted_complete_and_start_where_told,
             deletes_take_many_and_do_not_mind_a_missing_key,
             the_probe_accepts_it_and_leaves_nothing_behind,
@@ -188,6 +190,22 @@ pub(crate) async fn a_large_object_survives_the_journey(store: &Store) {
         .await
         .unwrap();
     assert!(tail == bytes.slice(19_000_000..));
+}
+
+pub(crate) async fn an_object_put_in_parts_is_whole_or_is_not_there(store: &Store) {
+    let bytes: Bytes = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let part = |from: usize| Ok(bytes.slice(from..bytes.len().min(from + (5 << 20))).into());
+    let parts: Vec<Result<PutPayload, Error>> = (0..3).map(|at| part(at * (5 << 20))).collect();
+    let cut = vec![part(0), Err(Error::corrupt("file", "changed"))];
+    let never = CancellationToken::new();
+
+    let put = store.put_parts("parts/1", stream::iter(parts), &never);
+    put.await.unwrap();
+    let cut = store.put_parts("parts/2", stream::iter(cut), &never);
+    assert_eq!(cut.await.unwrap_err().kind(), ErrorKind::Corrupt);
+
+    assert!(store.get("parts/1").await.unwrap() == bytes);
+    assert!(store.get("parts/2").await.unwrap_err().is_not_found());
 }
 
 pub(crate) async fn listings_are_sorted_complete_and_start_where_told(store: &Store) {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::fixture::{CLUSTER, Fixture, PARTITION, never};
 use crate::{
-    archive::{Archive, LocalExtent, LocalLog},
+    archive::{Archive, LocalExtent, LocalLog, OpenWith},
     error::{Error, ErrorKind},
     keys::Keys,
     testing::{Op, Trouble, When},
@@ -53,7 +53,15 @@ async fn reopen_knowing(
     known: Manifest,
 ) -> Result<Archive, Error> {
     let (published, deps) = (watch::Sender::new(Arc::new(known)), bucket.deps.clone());
-    Archive::reopen(local, published, deps, PARTITION, LeaderEpoch::new(epoch)).await
+    Archive::reopen(
+        local,
+        published,
+        OpenWith::default(),
+        deps,
+        PARTITION,
+        LeaderEpoch::new(epoch),
+    )
+    .await
 }
 
 /// A partition with three commits of ten records each, after the opening.

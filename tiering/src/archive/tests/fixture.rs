@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    archive::{Archive, ArchiveDeps, ArchiveMetrics, SealedSegment, UploadBudget, view},
+    archive::{Archive, ArchiveDeps, ArchiveMetrics, PartSizes, SealedSegment, UploadBudget, view},
     chain::RetryPolicy,
     env::{ManualClock, SeededIds, TaskSet},
     error::Error,
@@ -52,6 +52,7 @@ impl Fixture {
             tasks: TaskSet::new(),
             budget: UploadBudget::default(),
             metrics: ArchiveMetrics::register(&registry).unwrap(),
+            parts: PartSizes::default(),
             // One try: what the chain makes of retries is the chain's matter.
             policy: RetryPolicy {
                 deadline: Duration::ZERO,

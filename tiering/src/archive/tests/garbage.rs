@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::fixture::{CLUSTER, Fixture, PARTITION, never};
 use crate::{
-    archive::{Archive, Reason, commit::Fallout, delete_everything},
+    archive::{Archive, OpenWith, Reason, commit::Fallout, delete_everything},
     env::TaskSet,
     error::ErrorKind,
     keys::{Key, Keys, PageName, SegmentName},
@@ -293,7 +293,13 @@ async fn a_manifest_is_shown_to_readers_before_the_pages_it_replaced_go() {
     let empty = Manifest::create(CLUSTER, PARTITION);
     let (published, shown) = watch::channel(Arc::new(empty));
     let deps = bucket.deps.clone();
-    let opening = Archive::open_into(published, deps, PARTITION, LeaderEpoch::new(1));
+    let opening = Archive::open_into(
+        published,
+        OpenWith::default(),
+        deps,
+        PARTITION,
+        LeaderEpoch::new(1),
+    );
     let mut archive = opening.await.unwrap();
     add_imaginary(&mut archive, 1).await;
     // Eight pages of the second level: their merge is due as soon as the last one is merged.
@@ -438,4 +444,38 @@ async fn an_unreadable_page_stops_neither_a_trim_nor_other_deletions() {
     archive.collect_garbage().await.unwrap();
 
     assert!(bucket.data_keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_scan_after_a_crash_reads_few_pages_and_finds_what_was_trimmed() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    let segments = 1024 * 4;
+    add_imaginary(&mut archive, segments).await;
+    archive.trim_below(Offset::new(20)).await.unwrap();
+    for number in 0..segments {
+        let key = segment_key(number * 10, 1, number.into());
+        bucket.plain_store().put_object(&key, "x").await.unwrap();
+    }
+    let orphan = segment_key(segments * 10, 1, 7);
+    bucket.plain_store().put_object(&orphan, "x").await.unwrap();
+    drop(archive);
+    let mut archive = bucket.open(2).await.unwrap();
+    let before = bucket.deps.store.requests();
+
+    let mut deleted = 0;
+    loop {
+        let collected = archive.collect_garbage().await.unwrap();
+        deleted += collected.total();
+        if !collected.has_more {
+            break;
+        }
+    }
+
+    let requests = bucket.deps.store.requests().since(&before);
+    assert_eq!(deleted, 2);
+    // No commit has passed it yet.
+    assert!(bucket.data_keys().await.contains(&orphan));
+    // Below the log start: whether the first page names them. And whether it still leads.
+    assert!(requests.of(Verb::Get) <= 3, "{requests:?}");
 }

@@ -4,7 +4,7 @@ use esker_proto::types::Offset;
 
 use super::fixture::{BATCH, Fixture, PARTITION, never};
 use crate::{
-    archive::{SEGMENTS_PER_COMMIT_MAX, view},
+    archive::{PartSizes, SEGMENTS_PER_COMMIT_MAX, view},
     error::ErrorKind,
     keys::Keys,
     store::Verb,
@@ -447,4 +447,24 @@ fn futures_can_be_spawned(
             .await?;
         scrubber.plan_garbage(None).await
     }
+}
+
+#[tokio::test]
+async fn a_large_segment_is_put_in_parts_and_is_the_same_object() {
+    let mut objects = Vec::new();
+    for above_bytes in [u64::MAX, 100] {
+        let mut bucket = Fixture::new(1);
+        bucket.deps.parts = PartSizes {
+            above_bytes,
+            part_bytes: 1000,
+        };
+        let mut archive = bucket.open(1).await.unwrap();
+        let segment = bucket.segment(0, 500, 1);
+        archive.upload(&segment, &never()).await.unwrap();
+
+        bucket.assert_nothing_is_left_over().await;
+        let key = bucket.data_keys().await.remove(0);
+        objects.push(bucket.plain_store().get(&key).await.unwrap());
+    }
+    assert!(objects[0] == objects[1]);
 }

@@ -14,6 +14,7 @@ fn every_scheme_reads_back_as_it_was_written() {
         "s3://bucket/p?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true",
         "s3://bucket?checksum=none&bulk_delete=false",
         "s3://bucket?checksum=crc64nvme",
+        "s3://bucket?checksum=sha256&request_payer=true&kms_key=1234-abcd",
         "gs://bucket/p",
         "az://container/p?account=name",
         "file:///var/lib/esker/bucket",
