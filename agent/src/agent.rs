@@ -27,8 +27,10 @@ use crate::{
     clocks::{Clocks, RetentionClock},
     cluster,
     config::Settings,
+    connections::Connections,
     control::{Controller, Led, Member},
     data_dir::{DataDir, LockedDir},
+    descriptors::Descriptors,
     health::{Health, Phase},
     http::{self, Pages},
     limits::Limits,
@@ -132,7 +134,8 @@ impl Agent {
             }
         };
         let routes = service::routes(&shared, health_service).map_err(StartError::Reflection)?;
-        server::serve(listener, routes, &shared.tasks);
+        let connections = Connections::new(listener, shared.topics.descriptors.connections);
+        server::serve(connections, routes, &shared.tasks);
         watchers::spawn(&shared);
         // Set once, here.
         let _ = shared_cell.set(Arc::clone(&shared));
@@ -297,6 +300,7 @@ async fn recover(
     // First, since it costs no request: an agent that is started again and again on a directory it
     // cannot have must not ask the bucket each time.
     let data_dir = LockedDir::take(&settings.data_dir)?;
+    data_dir.make_room()?;
     let options = StoreOptions {
         request_timeout: settings.store_stall_timeout.duration(),
         requests_max: usize::try_from(settings.store_requests_max).unwrap_or(usize::MAX),
@@ -386,7 +390,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     } = signs;
     let tasks = TaskSet::new();
     let limits = Arc::new(Limits::new(settings.unuploaded_bytes_max.get()));
-    let options = reader_options(&settings, &data_dir);
+    let options = reader_options(&settings, &data_dir)?;
     let reader = Reader::open(store.clone(), options, &metrics, tasks.clone()).await?;
     let clocks = Clocks::new(Arc::clone(&around.clock), store.clone());
     let registry = Arc::new(Registry::default());
@@ -399,7 +403,9 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         retention_interval: settings.retention_interval.duration(),
         stores_again: watch::Sender::new(0),
     };
-    let flush_pool = FlushPool::start(&data_dir.logs(), flush_options(&settings))?;
+    let descriptors = Descriptors::of_process(settings.connections_max);
+    let options = flush_options(&settings, descriptors);
+    let flush_pool = FlushPool::start(&data_dir.logs(), options)?;
     let opening = Arc::new(Opening {
         data_dir,
         is_as_left,
@@ -414,6 +420,8 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         controller: Arc::clone(&controller),
         registry: Arc::clone(&registry),
         opening,
+        descriptors,
+        largest_batch_bytes: AtomicU32::default(),
         ids: around.ids,
         tasks: tasks.clone(),
         changes: Mutex::default(),
@@ -436,22 +444,26 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     }))
 }
 
-fn flush_options(settings: &Settings) -> PoolOptions {
+fn flush_options(settings: &Settings, descriptors: Descriptors) -> PoolOptions {
     PoolOptions {
         policy: settings.flush,
+        open_files_max: descriptors.sealed,
         room_bytes: usize::try_from(settings.produce_buffer_bytes.get()).unwrap_or(usize::MAX),
         ..PoolOptions::default()
     }
 }
 
-fn reader_options(settings: &Settings, data_dir: &DataDir) -> ReaderOptions {
+fn reader_options(settings: &Settings, data_dir: &DataDir) -> Result<ReaderOptions, StartError> {
     let disk_bytes = settings.cache_disk_bytes.get();
-    ReaderOptions {
+    if disk_bytes > 0 {
+        data_dir.prepare_cache()?;
+    }
+    Ok(ReaderOptions {
         cache_memory_bytes: settings.cache_memory_bytes.get(),
         cache_disk: (disk_bytes > 0).then(|| (data_dir.cache(), disk_bytes)),
         budget_bytes: settings.read_budget_bytes.get(),
         ..ReaderOptions::default()
-    }
+    })
 }
 
 /// Opens every partition that this agent now leads, and makes the topics known. One that is damaged
@@ -464,6 +476,7 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
     };
     let openings = led.into_iter().map(|led| {
         let settings = settings_of(&led.at.topic_id);
+        shared.topics.note_batch_bytes(settings.batch_bytes_max);
         let start = Start::Existing {
             leader_epoch: led.leader_epoch,
             led_since: led.led_since,

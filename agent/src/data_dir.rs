@@ -6,6 +6,7 @@
 //! {data-dir}/starts                                 the newest start of the agent on it
 //! {data-dir}/run                                    whether the last run ended in order
 //! {data-dir}/log/{topic_id}/{partition:06}/...      the hot tail
+//! {data-dir}/log/spare/                             space that is kept back for a start on a full disk
 //! {data-dir}/manifests/{topic_id}/{partition:06}    the newest manifest, where it is known
 //! {data-dir}/cache/                                 the disk cache of bucket data
 //! ```
@@ -24,7 +25,7 @@ use esker_tiering::{archive::ManifestFile, env::IdGenerator};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::starts::Starts;
+use crate::{spare::Spare, starts::Starts};
 
 const FORMAT_VERSION: u32 = 1;
 
@@ -57,6 +58,17 @@ impl LockedDir {
             .map_err(|_| DataDirError::InUse(root.to_owned()))?;
         let root = root.to_owned();
         Ok(Self { root, lock })
+    }
+
+    /// Gives a start on a full disk the space that was kept back for it.
+    ///
+    /// # Errors
+    ///
+    /// If that fails.
+    pub(crate) fn make_room(&self) -> Result<(), DataDirError> {
+        let logs = self.root.join("log");
+        let released = Spare::of(&logs).release_if_full();
+        released.map_err(|source| DataDirError::Io { path: logs, source })
     }
 }
 
@@ -195,6 +207,20 @@ impl DataDir {
     /// Returns the directory of all logs, which may be a volume of its own.
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("log")
+    }
+
+    /// Makes the directory of the disk cache, and checks that files can be made in it.
+    ///
+    /// # Errors
+    ///
+    /// If that fails, such as where a file has its name.
+    pub(crate) fn prepare_cache(&self) -> Result<(), DataDirError> {
+        let path = self.cache();
+        let probe = path.join("probe");
+        let prepared = fs::create_dir_all(&path)
+            .and_then(|()| File::create(&probe))
+            .and_then(|_| fs::remove_file(&probe));
+        prepared.map_err(|source| DataDirError::Io { path, source })
     }
 
     /// Returns where the disk cache lives.

@@ -16,12 +16,16 @@ use esker_tiering::env::TaskSet;
 use prometheus::{Registry, TextEncoder};
 
 use crate::{
+    connections::Connections,
     health::{Health, Phase},
     metrics::Gauges,
     server,
     shared::Shared,
     start_error::StartError,
 };
+
+/// Probes and scrapers at a time.
+const CONNECTIONS_MAX: usize = 64;
 
 /// What the pages are made from.
 #[derive(Clone, Debug)]
@@ -41,6 +45,7 @@ pub(crate) async fn serve(
 ) -> Result<SocketAddr, StartError> {
     let listener = server::bind(address).await?;
     let bound = server::local_address(&listener, address)?;
+    let listener = Connections::new(listener, CONNECTIONS_MAX);
     let stopped = tasks.token().clone();
     tasks.spawn("http server", async move {
         let served = axum::serve(listener, router(pages));

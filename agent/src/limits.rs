@@ -92,7 +92,7 @@ impl Limits {
         self.unuploaded_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns what the data volume had free when last looked at.
+    /// Returns what the volume of the logs had free when last looked at.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed)
     }
@@ -109,8 +109,12 @@ impl Limits {
     }
 
     /// Returns the age at which segments are sealed: `age`, and less the more is un-uploaded. Active
-    /// segments of many partitions can reach the ceiling before any of them is large or old enough.
+    /// segments of many partitions can reach the ceiling before any of them is large or old enough. On a
+    /// disk that has reached its reserve they are sealed at once: uploads are what frees it.
     pub(crate) fn segment_age(&self, age: Duration) -> Duration {
+        if self.is_disk_short() {
+            return Duration::ZERO;
+        }
         shortened(age, self.unuploaded_bytes(), self.unuploaded_bytes_max)
     }
 
@@ -160,6 +164,16 @@ mod tests {
         assert_eq!((at(0), at(500)), (600, 600));
         assert_eq!(at(750), 300);
         assert_eq!((at(1000), at(2000)), (0, 0));
+    }
+
+    #[test]
+    fn segments_are_sealed_at_once_on_a_disk_that_has_reached_its_reserve() {
+        let limits = Limits::new(1000);
+        let age = Duration::from_secs(600);
+        limits.note_disk(100, 40);
+        assert_eq!(limits.segment_age(age), age);
+        limits.note_disk(39, 40);
+        assert_eq!(limits.segment_age(age), Duration::ZERO);
     }
 
     #[test]

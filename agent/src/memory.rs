@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::log::Room;
+
 /// Bytes that may be held at a time, given out in the order asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
@@ -13,9 +15,23 @@ pub(crate) struct MemoryBudget {
 
 /// Bytes held; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct MemoryPermit(
-    #[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit,
-);
+pub(crate) struct MemoryPermit(OwnedSemaphorePermit);
+
+impl MemoryPermit {
+    /// Splits off the room of a part, as much as there is.
+    pub(crate) fn split(&mut self, bytes: u32) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let bytes = bytes.min(self.0.num_permits());
+        Self(self.0.split(bytes).expect("no more than there is"))
+    }
+}
+
+/// Room that was taken before a batch was received is the room of its write.
+impl From<MemoryPermit> for Room {
+    fn from(permit: MemoryPermit) -> Self {
+        Self::held(permit.0)
+    }
+}
 
 impl MemoryBudget {
     /// Starts with `total` bytes, at most 4 GiB.
@@ -37,6 +53,13 @@ impl MemoryBudget {
             .acquire_many_owned(bytes.min(self.total))
             .await;
         MemoryPermit(permit.expect("the semaphore is never closed"))
+    }
+
+    /// Takes `bytes` if they are free now.
+    pub(crate) fn try_acquire(&self, bytes: u32) -> Option<MemoryPermit> {
+        let bytes = bytes.min(self.total);
+        let permit = Arc::clone(&self.bytes).try_acquire_many_owned(bytes);
+        permit.ok().map(MemoryPermit)
     }
 
     /// Returns the bytes held now.

@@ -10,7 +10,7 @@
 //! | `esker_agent_produce_refused_total` | counter | | batches refused, for any reason |
 //! | `esker_agent_fetched_bytes_total` | counter | `source` | bytes sent to consumers from `tail` or `bucket` |
 //! | `esker_agent_unuploaded_bytes` | gauge | | local bytes that are not in the bucket: the bytes at risk with one replica; without those of partitions that are offline |
-//! | `esker_agent_disk_free_bytes` | gauge | | free on the data volume |
+//! | `esker_agent_disk_free_bytes` | gauge | | free on the volume of the logs |
 //! | `esker_agent_retention_clock_lag_seconds` | gauge | | how far the time of retention is behind the later of this machine's clock and the store's; above 300 a clock jumped, or the two disagree |
 //! | `esker_agent_produce_memory_bytes` | gauge | | batches received and not yet acknowledged |
 //! | `esker_agent_high_watermark` | gauge | `topic`, `partition` | |
@@ -148,7 +148,10 @@ impl Gauges {
                 "esker_agent_unuploaded_bytes",
                 "local bytes not in the bucket",
             )?,
-            disk_free: gauge("esker_agent_disk_free_bytes", "free on the data volume")?,
+            disk_free: gauge(
+                "esker_agent_disk_free_bytes",
+                "free on the volume of the logs",
+            )?,
             produce_memory: gauge("esker_agent_produce_memory_bytes", "batches in flight")?,
             partitions: [
                 of_partition("esker_agent_high_watermark", |p| {

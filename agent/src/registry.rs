@@ -44,6 +44,15 @@ impl Topic {
         self.partitions.read().clone()
     }
 
+    /// Puts another handle in a partition's place, and returns the one before it.
+    pub(crate) fn replace(&self, partition: PartitionHandle) -> Option<PartitionHandle> {
+        let number = partition.topic_partition().partition.get();
+        let index = usize::try_from(number).ok()?;
+        let mut partitions = self.partitions.write();
+        let place = partitions.get_mut(index)?;
+        Some(std::mem::replace(place, partition))
+    }
+
     /// Adds partitions after the last.
     pub(crate) fn extend(&self, partitions: Vec<PartitionHandle>) {
         self.partitions.write().extend(partitions);
@@ -81,6 +90,15 @@ impl Registry {
         let partitions = topics.iter().flat_map(|topic| topic.partitions());
         partitions
             .map(|partition| partition.view().unuploaded_bytes)
+            .sum()
+    }
+
+    /// Returns how many partitions there are of all topics.
+    pub(crate) fn partition_count(&self) -> u64 {
+        let topics = self.topics.read();
+        topics
+            .values()
+            .map(|topic| u64::from(topic.partition_count()))
             .sum()
     }
 

@@ -1,13 +1,12 @@
 //! The gRPC server: its socket and its transport settings.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use esker_tiering::env::TaskSet;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{service::Routes, transport::Server};
 
-use crate::start_error::StartError;
+use crate::{connections::Connections, start_error::StartError};
 
 /// HTTP/2 windows and frames. With frames of 1 MiB a stream of batches costs half the processor
 /// time it costs with the usual 16 KiB; a window above 1 MiB is slower, since what is in flight no
@@ -40,7 +39,7 @@ pub(crate) fn local_address(
 }
 
 /// Serves until the tasks are cancelled.
-pub(crate) fn serve(listener: TcpListener, routes: Routes, tasks: &TaskSet) {
+pub(crate) fn serve(connections: Connections, routes: Routes, tasks: &TaskSet) {
     let stopped = tasks.token().clone();
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -50,13 +49,9 @@ pub(crate) fn serve(listener: TcpListener, routes: Routes, tasks: &TaskSet) {
         .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .add_routes(routes);
-    // Accepted sockets do not wait to fill packets: acknowledgements are small and wanted at once.
-    let sockets = futures::StreamExt::map(TcpListenerStream::new(listener), |accepted| {
-        accepted.inspect(|socket| {
-            if let Err(error) = socket.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY could not be set");
-            }
-        })
+    let sockets = futures::stream::unfold(connections, async |connections| {
+        let (connection, _) = connections.next().await;
+        Some((Ok::<_, io::Error>(connection), connections))
     });
     tasks.spawn("grpc server", async move {
         let served = server

@@ -1,6 +1,12 @@
 //! Creating, altering and deleting topics: the metadata record first, the partitions after it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use esker_proto::types::{PartitionId, TopicId, TopicName, TopicPartition};
 use esker_tiering::env::{IdGenerator, TaskSet};
@@ -11,8 +17,11 @@ use crate::{
     backoff::Backoff,
     config::Settings,
     control::{ClusterState, ControlError, Controller, MetaRecord, TopicConfig, TopicState},
+    descriptors::Descriptors,
+    log::disk_space,
     partition::{
-        OPENINGS_AT_A_TIME, OpenError, Opening, PartitionHandle, PartitionSettings, Start, open,
+        OPENINGS_AT_A_TIME, OpenError, Opening, PartitionHandle, PartitionSettings, Start,
+        open_or_set_aside,
     },
     registry::{Registry, Topic},
 };
@@ -21,6 +30,11 @@ use crate::{
 const PARTITIONS_MAX: u32 = 10_000;
 /// Smallest segment a topic may ask for.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+
+/// Files that a new partition takes: a directory, two files, and one more while a file is replaced.
+const FILES_PER_PARTITION: u64 = 4;
+/// What they take on the disk, in blocks of 4 KiB.
+const BYTES_PER_PARTITION: u64 = 16 << 10;
 
 /// Whether topics may be changed.
 #[derive(Debug, Default)]
@@ -35,8 +49,11 @@ pub(crate) struct Topics {
     pub(crate) controller: Arc<Controller>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) opening: Arc<Opening>,
+    pub(crate) descriptors: Descriptors,
     pub(crate) ids: Arc<dyn IdGenerator>,
     pub(crate) tasks: TaskSet,
+    /// Largest batch that any topic has allowed since the agent started.
+    pub(crate) largest_batch_bytes: AtomicU32,
     /// One change at a time: a record and the partitions it makes belong together.
     pub(crate) changes: Mutex<Changes>,
 }
@@ -56,6 +73,7 @@ impl Topics {
         };
         self.check(partitions, &config)?;
         let _turn = self.turn().await?;
+        self.check_room(partitions)?;
         let topic_id = TopicId::new(self.ids.uuid());
         let record = MetaRecord::TopicCreated {
             topic_id,
@@ -70,9 +88,10 @@ impl Topics {
         })
         .await?;
         tracing::info!(topic = %name, %topic_id, partitions, "topic created");
-        self.registry
-            .topic(&name)
-            .ok_or(ControlError::UnknownTopic(name))
+        let topic = self.registry.topic(&name);
+        let topic = topic.ok_or(ControlError::UnknownTopic(name))?;
+        check_opened(&topic)?;
+        Ok(topic)
     }
 
     /// Lays `change` over a topic's settings, gives those in `reset` back to the default, and adds
@@ -92,6 +111,7 @@ impl Topics {
                 "partitions cannot be taken away. partitions=`{before}`, asked=`{partitions}`"
             )));
         }
+        self.check_room(partitions - before)?;
         let leader = self.controller.agent_id();
         self.change(|state| {
             let current = live(state, topic)?.config.clone();
@@ -106,7 +126,7 @@ impl Topics {
         })
         .await?;
         tracing::info!(topic = %topic.name, partitions, "topic altered");
-        Ok(())
+        check_opened(topic)
     }
 
     /// Deletes a topic. Its name is free when this returns; its objects go in the background.
@@ -158,15 +178,18 @@ impl Topics {
             }
         }
         let served = state.topics.iter().filter(|(_, topic)| !topic.is_deleted);
+        let mut all_served = Ok(());
         for (topic_id, topic) in served {
-            self.serve(*topic_id, topic).await?;
+            // One that cannot be served must not keep the others from it.
+            all_served = self.serve(*topic_id, topic).await.and(all_served);
         }
-        Ok(())
+        all_served
     }
 
     /// Opens what this topic has and the agent does not serve yet.
     async fn serve(&self, topic_id: TopicId, state: &TopicState) -> Result<(), ControlError> {
         let settings = PartitionSettings::resolve(&self.settings, &state.config);
+        self.note_batch_bytes(settings.batch_bytes_max);
         let count = u32::try_from(state.partitions.len()).unwrap_or(u32::MAX);
         let Some(topic) = self.registry.topic(&state.name) else {
             let opened = self.open_new(topic_id, 0..count, &settings).await?;
@@ -177,9 +200,53 @@ impl Topics {
         for partition in topic.partitions() {
             partition.change_settings(&settings).await;
         }
+        self.open_again(&topic, state, &settings).await;
         let missing = topic.partition_count()..count;
         topic.extend(self.open_new(topic_id, missing, &settings).await?);
         Ok(())
+    }
+
+    /// Opens the partitions that could not be because something had run out, and those that were new:
+    /// nothing of them can be damaged.
+    async fn open_again(&self, topic: &Topic, state: &TopicState, settings: &PartitionSettings) {
+        for unopened in topic.partitions() {
+            let Some(error) = unopened.unopened() else {
+                continue;
+            };
+            let at = unopened.topic_partition();
+            let index = usize::try_from(at.partition.get()).unwrap_or(usize::MAX);
+            let Some(led) = state.partitions.get(index) else {
+                continue;
+            };
+            let is_new = led.leader_epoch.get() == 1;
+            if !is_new && !error.is_shortage() {
+                continue;
+            }
+            let start = match is_new {
+                true => Start::New,
+                false => Start::Existing {
+                    leader_epoch: led.leader_epoch,
+                    led_since: led.led_since,
+                },
+            };
+            let opened = open_or_set_aside(&self.opening, at, start, settings.clone()).await;
+            match opened.map(|opened| topic.replace(opened)) {
+                Ok(before) => before.iter().for_each(PartitionHandle::stop),
+                Err(error) => {
+                    tracing::warn!(partition = %at, %error, "cannot open the partition again")
+                }
+            }
+        }
+    }
+
+    /// Notes how large the batches of a topic may be.
+    pub(crate) fn note_batch_bytes(&self, bytes: u32) {
+        self.largest_batch_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how large batches may be, of any topic.
+    pub(crate) fn largest_batch_bytes(&self) -> u32 {
+        self.largest_batch_bytes.load(Ordering::Relaxed)
     }
 
     fn retire(&self, topic: &Topic) {
@@ -264,6 +331,35 @@ impl Topics {
         Ok(())
     }
 
+    /// Refuses partitions that this machine has no room for, before the metadata names them.
+    fn check_room(&self, added: u32) -> Result<(), ControlError> {
+        let added = u64::from(added);
+        let partitions = self.registry.partition_count() + added;
+        let files = u64::try_from(self.descriptors.partitions).unwrap_or(u64::MAX);
+        if added > 0 && partitions > files {
+            return Err(ControlError::NoRoom(format!(
+                "each takes an open file; raise the agent's limit of open files (LimitNOFILE= of its \
+                 unit). partitions=`{partitions}`, files_for_partitions=`{files}`"
+            )));
+        }
+        let space = disk_space(&self.opening.data_dir.logs()).map_err(|error| {
+            ControlError::NoRoom(format!("cannot read the free space: {error}"))
+        })?;
+        let (bytes, inodes) = (added * BYTES_PER_PARTITION, added * FILES_PER_PARTITION);
+        if added > 0 && space.available_bytes < bytes {
+            let free = space.available_bytes;
+            return Err(ControlError::NoRoom(format!(
+                "free some space on the disk of the logs, or enlarge it. bytes=`{bytes}`, free=`{free}`"
+            )));
+        }
+        match space.available_files {
+            Some(free) if free < inodes => Err(ControlError::NoRoom(format!(
+                "free some inodes on the disk of the logs. inodes=`{inodes}`, free=`{free}`"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     async fn open_new(
         &self,
         topic_id: TopicId,
@@ -275,7 +371,7 @@ impl Topics {
                 topic_id,
                 partition: PartitionId::new(number),
             };
-            open(&self.opening, at, Start::New, settings.clone())
+            open_or_set_aside(&self.opening, at, Start::New, settings.clone())
         });
         let opened = futures::stream::iter(opened).buffered(OPENINGS_AT_A_TIME);
         opened
@@ -292,6 +388,15 @@ enum Purge {
     /// Objects were found and deleted. A request that was under way when the partition stopped may
     /// have arrived meanwhile.
     LookAgain,
+}
+
+/// Says which partition of a topic could not be opened, if any.
+fn check_opened(topic: &Topic) -> Result<(), ControlError> {
+    let partitions = topic.partitions();
+    match partitions.iter().find_map(PartitionHandle::unopened) {
+        Some(error) => Err(ControlError::Open(Arc::clone(error))),
+        None => Ok(()),
+    }
 }
 
 /// Deletes a topic's objects, and once none is found its local logs, then its tombstone.

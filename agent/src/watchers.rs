@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{health::Phase, log::disk_space, partition::PartitionHandle, shared::Shared};
+use crate::{
+    health::Phase, log::disk_space, partition::PartitionHandle, shared::Shared, spare::Spare,
+};
 
 /// How often the disk's free space is looked at.
 const DISK_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,12 +41,17 @@ async fn watch_disk(shared: Arc<Shared>) {
 }
 
 fn look_at_disk(shared: &Shared) {
-    match disk_space(&shared.topics.opening.data_dir.logs()) {
+    let logs = shared.topics.opening.data_dir.logs();
+    match disk_space(&logs) {
         Ok(space) => {
-            let reserve_bytes = shared.settings.disk_reserve.bytes_of(space.total_bytes);
-            shared
-                .limits
-                .note_disk(space.available_bytes, reserve_bytes);
+            let free_bytes = space.available_bytes;
+            let wanted = shared.settings.disk_reserve.bytes_of(space.total_bytes);
+            let reserve_bytes = match Spare::of(&logs).keep(space) {
+                true => wanted,
+                // Nothing is free until there is room for the next start.
+                false => wanted.max(free_bytes.saturating_add(1)),
+            };
+            shared.limits.note_disk(free_bytes, reserve_bytes);
         }
         Err(error) => tracing::warn!(%error, "free disk space cannot be read"),
     }

@@ -274,7 +274,7 @@ pub const KEYS: &[Key] = &[
         name: "produce-buffer-bytes",
         group: LIMITS,
         default: "64MiB",
-        doc: "Batches received and not yet acknowledged; beyond it producers wait",
+        doc: "Batches that are received or not yet on the disk; beyond it producers wait",
         apply: |s, t| set_size(&mut s.produce_buffer_bytes, t, MIB),
     },
     Key {
@@ -298,6 +298,14 @@ pub const KEYS: &[Key] = &[
         doc: "Memory shared by all readers for what they fetch, read of the local log and have not \
               sent yet",
         apply: |s, t| set_size(&mut s.read_budget_bytes, t, 16 * MIB),
+    },
+    Key {
+        name: "connections-max",
+        group: LIMITS,
+        default: "4096",
+        doc: "Connections of clients at a time, and at most a quarter of the files that the agent may \
+              have open; more are closed at once, and the log says so",
+        apply: |s, t| set_count(&mut s.connections_max, t, 1, 1_000_000),
     },
     Key {
         name: "unuploaded-bytes-max",

@@ -149,6 +149,7 @@ fn placeholders() -> Settings {
         cache_memory_bytes: no_bytes,
         cache_disk_bytes: no_bytes,
         read_budget_bytes: no_bytes,
+        connections_max: 0,
         unuploaded_bytes_max: no_bytes,
         disk_reserve: DiskReserve::Bytes(no_bytes),
         upload_memory_bytes: no_bytes,

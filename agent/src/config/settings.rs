@@ -55,6 +55,7 @@ pub struct Settings {
     pub cache_memory_bytes: ByteCount,
     pub cache_disk_bytes: ByteCount,
     pub read_budget_bytes: ByteCount,
+    pub connections_max: u32,
     pub unuploaded_bytes_max: ByteCount,
     pub disk_reserve: DiskReserve,
     pub upload_memory_bytes: ByteCount,

@@ -40,6 +40,9 @@ pub enum ControlError {
     /// The agent is going away.
     #[error("agent is shutting down")]
     ShuttingDown,
+    /// This machine lacks what new partitions would take.
+    #[error("no room for new partitions: {0}")]
+    NoRoom(String),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -74,7 +77,7 @@ impl ControlError {
                 ErrorKind::CorruptData
             }
             Self::Store(_) => ErrorKind::BucketUnavailable,
-            Self::Open(_) | Self::DataDir(_) => ErrorKind::Storage,
+            Self::Open(_) | Self::DataDir(_) | Self::NoRoom(_) => ErrorKind::Storage,
         }
     }
 

@@ -240,6 +240,20 @@ impl DiskFile for File {
     }
 }
 
+/// Whether the system has run out of something, so that the same call may succeed later.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const SHORT: [Errno; 5] = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOSPC,
+        Errno::DQUOT,
+    ];
+    let code = error.raw_os_error();
+    SHORT.iter().any(|errno| code == Some(errno.raw_os_error()))
+}
+
 /// Room on the file system of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
@@ -247,6 +261,8 @@ pub struct DiskSpace {
     pub total_bytes: u64,
     /// What an unprivileged process can still write.
     pub available_bytes: u64,
+    /// Files that can still be created; nothing where the file system has no such limit.
+    pub available_files: Option<u64>,
 }
 
 /// Asks for the room on the file system that holds `path`.
@@ -255,5 +271,6 @@ pub fn disk_space(path: &Path) -> io::Result<DiskSpace> {
     Ok(DiskSpace {
         total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
         available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        available_files: (stat.f_files > 0).then_some(stat.f_favail),
     })
 }

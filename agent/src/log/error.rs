@@ -8,6 +8,8 @@ use esker_proto::{
     types::{LeaderEpoch, Offset, Position},
 };
 
+use super::disk::is_shortage;
+
 /// What the caller of the log can do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -196,27 +198,21 @@ impl Error {
         }
     }
 
-    /// Whether the system failed at this file alone, as far as its code tells: a disk that is full or
-    /// read-only, and a process that is out of files or memory, fail for every log.
+    /// Whether something has run out, such as space or open files, so that it may succeed later.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_shortage(source))
+    }
+
+    /// Whether the system failed at this file alone, as far as its code tells: what has run out, and a
+    /// read-only disk, fail for every log.
     pub fn is_of_one_file(&self) -> bool {
-        use rustix::io::Errno;
-        const OF_ALL: [Errno; 6] = [
-            Errno::NOSPC,
-            Errno::DQUOT,
-            Errno::ROFS,
-            Errno::MFILE,
-            Errno::NFILE,
-            Errno::NOMEM,
-        ];
-        match self {
-            Self::Io { source, .. } => {
-                let code = source.raw_os_error();
-                !OF_ALL
-                    .iter()
-                    .any(|errno| code == Some(errno.raw_os_error()))
-            }
-            _ => false,
-        }
+        let is_read_only = |source: &io::Error| source.kind() == io::ErrorKind::ReadOnlyFilesystem;
+        matches!(self, Self::Io { source, .. } if !is_shortage(source) && !is_read_only(source))
+    }
+
+    /// Whether a file does not exist that was to be opened.
+    pub(super) fn is_missing_file(&self) -> bool {
+        matches!(self, Self::Io { action: "open", source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
     /// Whether the disk is full, so that room will help.

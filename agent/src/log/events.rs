@@ -13,6 +13,11 @@ pub enum LogEvent {
         /// Offset after the last flushed record.
         log_end_offset: Offset,
     },
+    /// A file cannot be created since something has run out. What is queued is tried again, and the
+    /// log should be given no more meanwhile.
+    Short(Error),
+    /// What had run out is there again.
+    Resumed,
     /// A write, an fsync or a checkpoint failed. The log takes no more, and what was not flushed
     /// before may or may not be in it when it is opened again.
     Failed(Error),
@@ -24,6 +29,7 @@ pub enum LogEvent {
 pub struct LogEvents {
     progress: watch::Receiver<Progress>,
     reported_offset: Offset,
+    is_short: bool,
     has_ended: bool,
 }
 
@@ -33,6 +39,7 @@ impl LogEvents {
         Self {
             progress,
             reported_offset,
+            is_short: false,
             has_ended: false,
         }
     }
@@ -60,8 +67,12 @@ impl LogEvents {
                 log_end_offset: progress.flushed_offset,
             });
         }
-        let failure = progress.failure?;
-        self.has_ended = true;
-        Some(LogEvent::Failed(failure))
+        if let Some(failure) = progress.failure {
+            self.has_ended = true;
+            return Some(LogEvent::Failed(failure));
+        }
+        let is_news = progress.shortage.is_some() != self.is_short;
+        self.is_short = progress.shortage.is_some();
+        is_news.then(|| progress.shortage.map_or(LogEvent::Resumed, LogEvent::Short))
     }
 }

@@ -118,6 +118,13 @@ pub(super) fn unframe(kind: Kind, bytes: &[u8]) -> Option<&[u8]> {
 
 /// Replaces a small file. When this returns, the new one is durable.
 pub(super) fn replace(disk: &dyn Disk, path: &Path, frame: &[u8]) -> Result<(), Error> {
+    put(disk, path, frame)?;
+    sync_parent(disk, path)
+}
+
+/// Replaces a small file; durable only after [`sync_parent`]. After an error the old one stands, and
+/// this can be done again from the beginning.
+pub(super) fn put(disk: &dyn Disk, path: &Path, frame: &[u8]) -> Result<(), Error> {
     let temporary = path.with_added_extension("tmp");
     let file = disk
         .create(&temporary)
@@ -126,8 +133,7 @@ pub(super) fn replace(disk: &dyn Disk, path: &Path, frame: &[u8]) -> Result<(), 
         .map_err(failed("write", &temporary))?;
     file.sync_data().map_err(failed("fsync", &temporary))?;
     disk.rename(&temporary, path)
-        .map_err(failed("rename", &temporary))?;
-    sync_parent(disk, path)
+        .map_err(failed("rename", &temporary))
 }
 
 pub(super) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<(), Error> {

@@ -83,7 +83,7 @@ impl LocalLog {
         let opened = recovery::open(&*disk, dir, at)?;
         let active = opened.active.as_ref().map(|(segment, _)| segment.clone());
         let end = opened.recovered.log_end_offset;
-        let segments = Arc::new(Segments::new(opened.list));
+        let segments = Arc::new(Segments::new(opened.list, pool.open_files().clone()));
         let writer = LogWriter::new(disk, dir.to_owned(), opened.mark, active, end);
         let queue = Arc::new(LogQueue::new(dir.to_owned(), segments.clone(), writer));
         let log = Self {
@@ -238,6 +238,7 @@ impl LocalLog {
         self.sealed.push_back(sealed);
         self.pool
             .push(&self.queue, Op::Checkpoint { path, frame })?;
+        self.pool.push(&self.queue, Op::Seal)?;
         Ok(self.sealed.back())
     }
 
@@ -345,6 +346,11 @@ impl LocalLog {
             let synced = is_done.await;
             synced.map_err(|_| queue.failure().unwrap_or(Error::Closed { path: dir }))
         }
+    }
+
+    /// Gives up what is queued: the log fails with `error` unless it has failed already.
+    pub fn give_up(&self, error: Error) {
+        self.queue.fail(error);
     }
 
     /// Flushes everything and notes that the log was closed in order.

@@ -61,55 +61,56 @@ impl Mark {
     }
 }
 
-/// The open mark file.
+/// The mark file of an open log. It is opened each time it is written, which is seldom.
 #[derive(Debug)]
 pub(super) struct MarkFile {
     path: PathBuf,
-    file: Arc<dyn DiskFile>,
     written: Mark,
 }
 
 impl MarkFile {
-    /// Replaces the mark of a log, durably, and keeps it open.
+    /// Replaces the mark of a log, durably.
     pub(super) fn replace(disk: &dyn Disk, dir: &Path, mark: Mark) -> Result<Self, Error> {
         let path = mark_path(dir);
         files::replace(disk, &path, &mark.encode())?;
-        Self::open(disk, dir, mark)
+        Ok(Self::of(dir, mark))
     }
 
-    /// Opens the mark of a log, which says `mark`.
-    pub(super) fn open(disk: &dyn Disk, dir: &Path, mark: Mark) -> Result<Self, Error> {
-        let path = mark_path(dir);
-        let file = disk.open(&path).map_err(failed("open", &path))?;
-        Ok(Self {
-            path,
-            file,
+    /// The mark of a log, which says `mark`.
+    pub(super) fn of(dir: &Path, mark: Mark) -> Self {
+        Self {
+            path: mark_path(dir),
             written: mark,
-        })
+        }
     }
 
-    /// Notes that `mark` is durable, if it is far enough from what was noted.
-    pub(super) fn advance(&mut self, mark: Mark) -> Result<(), Error> {
+    /// Notes that `mark` is durable, if it is far enough from what was noted. If no file can be opened
+    /// now, the one before it stands: it claims less.
+    pub(super) fn advance(&mut self, disk: &dyn Disk, mark: Mark) -> Result<(), Error> {
         let is_far = mark.segment != self.written.segment
             || mark.position >= self.written.position + MARK_INTERVAL_BYTES;
-        if is_far { self.write(mark) } else { Ok(()) }
+        if !is_far {
+            return Ok(());
+        }
+        match self.write(disk, mark) {
+            Err(error) if error.is_shortage() => Ok(()),
+            written => written.map(drop),
+        }
     }
 
     /// Notes that the log was closed with all of `mark` durable.
-    pub(super) fn close(&mut self, mark: Mark) -> Result<(), Error> {
-        self.write(Mark {
-            is_clean: true,
-            ..mark
-        })?;
-        self.file.sync_data().map_err(failed("fsync", &self.path))
+    pub(super) fn close(&mut self, disk: &dyn Disk, mark: Mark) -> Result<(), Error> {
+        let is_clean = true;
+        let file = self.write(disk, Mark { is_clean, ..mark })?;
+        file.sync_data().map_err(failed("fsync", &self.path))
     }
 
-    fn write(&mut self, mark: Mark) -> Result<(), Error> {
+    fn write(&mut self, disk: &dyn Disk, mark: Mark) -> Result<Arc<dyn DiskFile>, Error> {
+        let file = disk.open(&self.path).map_err(failed("open", &self.path))?;
         let bytes = mark.encode();
-        self.file
-            .write_at(&mut [IoSlice::new(&bytes)], 0)
+        file.write_at(&mut [IoSlice::new(&bytes)], 0)
             .map_err(failed("write", &self.path))?;
         self.written = mark;
-        Ok(())
+        Ok(file)
     }
 }

@@ -25,7 +25,9 @@
 //! What is queued for one log is done in order. A small file is replaced only after the batches before
 //! it are flushed, and a segment begins only after the one before it is. So an epoch is durable before
 //! its first batch, a state says only what is durable, and a segment that another one follows is
-//! complete. An event `Flushed` comes after the fsync of its group, file and directory, with
+//! complete. A file that cannot be created because something has run out, such as open files or inodes,
+//! has changed nothing: the log waits and tries again ([`LogEvent::Short`]), and what frees space is done
+//! ahead of it. An event `Flushed` comes after the fsync of its group, file and directory, with
 //! [`FlushPolicy::Ack`]; with [`FlushPolicy::Interval`] after the write.
 //!
 //! # What a reader may see
@@ -64,6 +66,7 @@ mod extent;
 mod files;
 mod local;
 mod mark;
+mod open_files;
 mod pool;
 mod reader;
 mod recovery;

@@ -93,6 +93,19 @@ impl LogReader {
         max_bytes: usize,
         below: Offset,
     ) -> Result<Bytes, Error> {
+        match self.read_listed(offset, max_bytes, below) {
+            // It was removed since the list was read, which by now says so.
+            Err(error) if error.is_missing_file() => self.read_listed(offset, max_bytes, below),
+            read => read,
+        }
+    }
+
+    fn read_listed(
+        &mut self,
+        offset: Offset,
+        max_bytes: usize,
+        below: Offset,
+    ) -> Result<Bytes, Error> {
         let list = self.segments.list();
         if offset < list.start_offset || offset > list.flushed_offset {
             return Err(out_of_range(&list, offset));
@@ -121,6 +134,19 @@ impl LogReader {
     ///
     /// [`Error::Corrupt`] naming file and position.
     pub fn offset_for_timestamp(
+        &self,
+        timestamp: TimestampMs,
+        from: Offset,
+        below: Offset,
+    ) -> Result<Option<(Offset, TimestampMs)>, Error> {
+        match self.seek_listed(timestamp, from, below) {
+            // As in reading.
+            Err(error) if error.is_missing_file() => self.seek_listed(timestamp, from, below),
+            found => found,
+        }
+    }
+
+    fn seek_listed(
         &self,
         timestamp: TimestampMs,
         from: Offset,
@@ -199,9 +225,7 @@ fn read_segment(
     mut at: At,
     wanted: Wanted<'_>,
 ) -> Result<(Bytes, Place), Error> {
-    let file = segment
-        .file()
-        .ok_or_else(|| damaged(segment, at, truncated(0)))?;
+    let file = segment.open_file().map_err(failed("open", &segment.path))?;
     let mut length = wanted.max_bytes.max(HEADER_BYTES);
     loop {
         let position = at.position;

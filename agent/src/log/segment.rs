@@ -1,6 +1,7 @@
 //! Segments as readers see them: a file, how much of it may be read, and where batches begin.
 
 use std::{
+    io,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -15,7 +16,7 @@ use esker_proto::{
 };
 use parking_lot::RwLock;
 
-use super::disk::DiskFile;
+use super::{disk::DiskFile, open_files::OpenFiles};
 
 /// A reader steps over at most this many bytes of headers and bodies, and one batch, to find an
 /// offset it was not at before.
@@ -26,8 +27,10 @@ pub(super) const RUN_BYTES: u64 = 64 << 10;
 pub(super) struct Segment {
     pub(super) base_offset: Offset,
     pub(super) path: PathBuf,
-    /// Set when the first batch is written: an idle partition holds no file open.
-    file: OnceLock<Arc<dyn DiskFile>>,
+    /// Open while the segment is appended to, from its first batch on, and while it is read.
+    file: RwLock<Option<Arc<dyn DiskFile>>>,
+    /// What opens the file again once the segment is sealed.
+    opener: OnceLock<Arc<OpenFiles>>,
     /// Bytes that are written and flushed.
     readable_bytes: AtomicU64,
     index: RwLock<ReadIndex>,
@@ -59,7 +62,8 @@ impl Segment {
         Self {
             base_offset,
             path,
-            file: OnceLock::new(),
+            file: RwLock::default(),
+            opener: OnceLock::new(),
             readable_bytes: AtomicU64::new(0),
             index: RwLock::new(index),
         }
@@ -84,14 +88,27 @@ impl Segment {
         segment
     }
 
-    pub(super) fn file(&self) -> Option<&Arc<dyn DiskFile>> {
-        self.file.get()
+    /// Returns the file, if it is open.
+    pub(super) fn file(&self) -> Option<Arc<dyn DiskFile>> {
+        self.file.read().clone()
     }
 
-    /// Gives the segment its file, once.
+    /// Returns the file, opening it if it is not.
+    pub(super) fn open_file(self: &Arc<Self>) -> io::Result<Arc<dyn DiskFile>> {
+        match (self.file(), self.opener.get()) {
+            (Some(file), _) => Ok(file),
+            (None, Some(opener)) => opener.open(self),
+            (None, None) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     pub(super) fn set_file(&self, file: Arc<dyn DiskFile>) {
-        let is_first = self.file.set(file).is_ok();
-        debug_assert!(is_first, "a segment gets its file once");
+        *self.file.write() = Some(file);
+    }
+
+    /// Closes the file, once no one uses it. Nothing that was written to it may be unflushed.
+    pub(super) fn close_file(&self) {
+        *self.file.write() = None;
     }
 
     pub(super) fn readable_bytes(&self) -> u64 {
@@ -155,9 +172,13 @@ impl ReadIndex {
 }
 
 /// The segments of a log, oldest first, swapped as a whole: a reader works on the list as it was
-/// when it began, and the files in it stay open as long as it does.
+/// when it began.
 #[derive(Debug, Default)]
-pub(super) struct Segments(RwLock<List>);
+pub(super) struct Segments {
+    list: RwLock<List>,
+    /// What opens their files; none where there are no segments and never will be.
+    opener: Option<Arc<OpenFiles>>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct List {
@@ -171,39 +192,53 @@ pub(super) struct List {
 }
 
 impl Segments {
-    pub(super) fn new(list: List) -> Self {
-        Self(RwLock::new(list))
+    pub(super) fn new(list: List, opener: Arc<OpenFiles>) -> Self {
+        let segments = Self {
+            list: RwLock::default(),
+            opener: Some(opener),
+        };
+        segments.replace(list);
+        segments
+    }
+
+    fn adopt(&self, segment: &Segment) {
+        if let Some(opener) = &self.opener {
+            // One that was in a list before has it.
+            let _ = segment.opener.set(Arc::clone(opener));
+        }
     }
 
     pub(super) fn list(&self) -> List {
-        self.0.read().clone()
+        self.list.read().clone()
     }
 
     pub(super) fn replace(&self, list: List) {
-        *self.0.write() = list;
+        list.segments.iter().for_each(|segment| self.adopt(segment));
+        *self.list.write() = list;
     }
 
     pub(super) fn push(&self, segment: Arc<Segment>) {
-        Arc::make_mut(&mut self.0.write().segments).push(segment);
+        self.adopt(&segment);
+        Arc::make_mut(&mut self.list.write().segments).push(segment);
     }
 
     /// Forgets all segments that begin below `start_offset`, which a segment or the end is at.
     pub(super) fn drop_below(&self, start_offset: Offset) {
-        let mut list = self.0.write();
+        let mut list = self.list.write();
         Arc::make_mut(&mut list.segments).retain(|segment| segment.base_offset >= start_offset);
         list.start_offset = start_offset;
     }
 
     pub(super) fn set_epochs(&self, epochs: EpochHistory) {
-        self.0.write().epochs = Arc::new(epochs);
+        self.list.write().epochs = Arc::new(epochs);
     }
 
     pub(super) fn flushed_offset(&self) -> Offset {
-        self.0.read().flushed_offset
+        self.list.read().flushed_offset
     }
 
     pub(super) fn set_flushed(&self, flushed_offset: Offset) {
-        self.0.write().flushed_offset = flushed_offset;
+        self.list.write().flushed_offset = flushed_offset;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Cuts the end of a log off its files.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use esker_index::EpochHistory;
 use esker_proto::{
@@ -71,10 +71,8 @@ fn remove(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<(), Error> {
     disk.sync_dir(dir).map_err(failed("fsync directory", dir))
 }
 
-fn cut_segment(segment: &Segment, offset: Offset) -> Result<(), Error> {
-    let Some(file) = segment.file() else {
-        return Ok(());
-    };
+fn cut_segment(segment: &Arc<Segment>, offset: Offset) -> Result<(), Error> {
+    let file = segment.open_file().map_err(failed("open", &segment.path))?;
     let (start, _) = segment.run_of(offset);
     let length = usize::try_from(segment.size_bytes() - start).unwrap_or(usize::MAX);
     let mut bytes = Vec::new();

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     archiver::Sealed,
-    engine::{Event, LeaderEngine},
+    engine::{Acks, Event, LeaderEngine},
     error::{Damaged, PartitionError},
     intake::Intake,
     message::{Append, Appended, Message, Reply},
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     clocks::{Clocks, RetentionClock},
     limits::{Admission, Limits},
-    log::{self, FlushPool, LocalLog, LogEvent, LogEvents},
+    log::{self, LocalLog, LogEvent, LogEvents},
     metrics::TrafficMetrics,
 };
 
@@ -64,7 +64,6 @@ pub(super) struct Links {
     pub(super) settings: watch::Receiver<PartitionSettings>,
     pub(super) view: watch::Sender<View>,
     pub(super) sealed: watch::Sender<Sealed>,
-    pub(super) flush_pool: FlushPool,
     pub(super) limits: Arc<Limits>,
     pub(super) traffic: TrafficMetrics,
     pub(super) clocks: Clocks,
@@ -83,6 +82,8 @@ pub(super) struct Actor {
     tier_waiters: Vec<TierWaiter>,
     /// This partition's part of the agent's un-uploaded bytes: none while it is offline.
     unuploaded_bytes: u64,
+    /// Why the log cannot create a file at present.
+    shortage: Option<log::Error>,
     links: Links,
 }
 
@@ -102,6 +103,7 @@ impl Actor {
             intake: Intake::Open,
             tier_waiters: Vec::new(),
             unuploaded_bytes: 0,
+            shortage: None,
             links,
         }
     }
@@ -127,7 +129,7 @@ impl Actor {
                 }
                 message = self.links.inbox.recv() => {
                     let Some(message) = message else { break };
-                    self.on_message(message).await;
+                    self.on_message(message);
                 }
                 () = sleep_until(roll_at) => self.roll(),
                 _ = expiry.tick() => {
@@ -138,9 +140,9 @@ impl Actor {
         Box::pin(self.stop()).await;
     }
 
-    async fn on_message(&mut self, message: Message) {
+    fn on_message(&mut self, message: Message) {
         match message {
-            Message::Append(append) => self.on_append(append).await,
+            Message::Append(append) => self.on_append(append),
             Message::Seal { drop_local, done } => self.on_seal(drop_local, done),
             Message::Close { done } => {
                 self.intake.close();
@@ -159,7 +161,7 @@ impl Actor {
         }
     }
 
-    async fn on_append(&mut self, append: Append) {
+    fn on_append(&mut self, append: Append) {
         let header = *append.batch.header();
         match self.check(&header, append.times) {
             Err(error) => {
@@ -175,9 +177,9 @@ impl Actor {
                 };
                 // The first one may still be on its way to the disk.
                 let next_offset = base_offset.advance(header.record_count);
-                self.await_ack(append, appended, next_offset);
+                self.await_ack(append.acks, append.reply, appended, next_offset);
             }
-            Ok((throttle_ms, Check::Append)) => self.append(append, throttle_ms).await,
+            Ok((throttle_ms, Check::Append)) => self.append(append, throttle_ms),
         }
     }
 
@@ -211,13 +213,19 @@ impl Actor {
             reason: reason.to_owned(),
             retry_after_ms: RETRY_AFTER_MS,
         };
+        if let Some(error) = &self.shortage {
+            let cause = cause_of(error);
+            return Err(refused(&format!("the agent cannot create a file: {cause}")));
+        }
         match self.links.limits.admit() {
             Admission::Accept => Ok(0),
             Admission::Throttle(millis) => Ok(millis),
             Admission::RefuseUnuploaded => {
                 Err(refused("un-uploaded data has reached unuploaded-bytes-max"))
             }
-            Admission::RefuseDisk => Err(refused("the data volume has reached its disk-reserve")),
+            Admission::RefuseDisk => Err(refused(
+                "the volume of the logs has reached its disk-reserve",
+            )),
         }
     }
 
@@ -244,20 +252,22 @@ impl Actor {
         header.stamped(base_offset, self.leader_epoch)
     }
 
-    async fn append(&mut self, append: Append, throttle_ms: u32) {
+    fn append(&mut self, append: Append, throttle_ms: u32) {
         let base_offset = self.log.log_end_offset();
         let header = self.stamped(*append.batch.header(), base_offset);
         self.roll_for(header.size_bytes);
-        let bytes = append.batch.bytes().len();
-        let room = match self.links.flush_pool.try_reserve(bytes) {
-            Some(room) => room,
-            None => self.links.flush_pool.reserve(bytes).await,
-        };
+        let Append {
+            batch,
+            acks,
+            memory,
+            reply,
+            ..
+        } = append;
         if let Err(error) = self
             .log
-            .append(header.encode(), append.batch.body(), &header, room)
+            .append(header.encode(), batch.body(), &header, memory.into())
         {
-            append.reply.send(Err(PartitionError::Log(Arc::new(error))));
+            reply.send(Err(PartitionError::Log(Arc::new(error))));
             return;
         }
         self.links
@@ -271,15 +281,12 @@ impl Actor {
             is_duplicate: false,
             throttle_ms,
         };
-        self.await_ack(append, appended, header.next_offset());
+        self.await_ack(acks, reply, appended, header.next_offset());
     }
 
-    fn await_ack(&mut self, append: Append, appended: Appended, next_offset: Offset) {
-        let waiting = Waiting {
-            appended,
-            reply: append.reply,
-        };
-        self.engine.await_ack(append.acks, next_offset, waiting);
+    fn await_ack(&mut self, acks: Acks, reply: Reply, appended: Appended, next_offset: Offset) {
+        let waiting = Waiting { appended, reply };
+        self.engine.await_ack(acks, next_offset, waiting);
         self.acknowledge();
     }
 
@@ -291,6 +298,18 @@ impl Actor {
                 self.publish_view();
                 self.acknowledge();
                 self.publish_sealed();
+            }
+            LogEvent::Short(error) => {
+                let cause = cause_of(&error);
+                tracing::warn!(
+                    partition = %self.at, %error, %cause,
+                    "cannot create a file, refusing batches until it succeeds"
+                );
+                self.shortage = Some(error);
+            }
+            LogEvent::Resumed => {
+                tracing::info!(partition = %self.at, "files can be created again");
+                self.shortage = None;
             }
             LogEvent::Failed(error) => self.on_failure(&error),
         }
@@ -470,6 +489,10 @@ impl Actor {
         self.links
             .limits
             .replace_unuploaded(self.unuploaded_bytes, 0);
+        if let Some(error) = self.shortage.take() {
+            // It may last, and its end cannot be waited for.
+            self.log.give_up(error);
+        }
         let flushed = self.log.sync().await;
         if flushed.is_ok() {
             self.engine
@@ -487,6 +510,11 @@ impl Actor {
             tracing::warn!(partition = %self.at, %error, "local log was not closed in order");
         }
     }
+}
+
+/// What the system said.
+fn cause_of(error: &log::Error) -> String {
+    std::error::Error::source(error).map_or_else(String::new, ToString::to_string)
 }
 
 async fn sleep_until(at: Option<Instant>) {

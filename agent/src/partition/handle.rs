@@ -14,6 +14,7 @@ use super::{
     archiver::{Ask, Trim},
     error::PartitionError,
     message::{Append, Message},
+    open::OpenError,
     settings::PartitionSettings,
     view::View,
 };
@@ -42,6 +43,14 @@ impl PartitionHandle {
     /// Returns which partition this is.
     pub(crate) const fn topic_partition(&self) -> TopicPartition {
         self.at
+    }
+
+    /// Returns why it could not be opened, if so.
+    pub(crate) fn unopened(&self) -> Option<&Arc<OpenError>> {
+        match &self.unopened {
+            Some(PartitionError::Unopened(error)) => Some(error),
+            _ => None,
+        }
     }
 
     /// Returns the epoch this agent leads it in.

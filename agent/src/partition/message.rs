@@ -47,6 +47,8 @@ pub(crate) struct Append {
     /// Those of its records.
     pub(crate) times: RecordTimes,
     pub(crate) acks: Acks,
+    /// Given back when the batch is on the disk, or refused.
+    pub(crate) memory: MemoryPermit,
     pub(crate) reply: Reply,
 }
 
@@ -65,25 +67,19 @@ pub(crate) struct Answer {
     pub(crate) outcome: Result<Appended, ErrorDetail>,
 }
 
-/// A reserved place for one answer, with the memory its batch takes until then.
+/// A reserved place for one answer.
 #[derive(Debug)]
 pub(crate) struct Reply {
     request_id: u64,
     /// Taken by the answer.
     slot: Option<OwnedPermit<Answer>>,
-    _memory: MemoryPermit,
 }
 
 impl Reply {
-    pub(crate) const fn new(
-        request_id: u64,
-        slot: OwnedPermit<Answer>,
-        memory: MemoryPermit,
-    ) -> Self {
+    pub(crate) const fn new(request_id: u64, slot: OwnedPermit<Answer>) -> Self {
         Self {
             request_id,
             slot: Some(slot),
-            _memory: memory,
         }
     }
 

@@ -55,7 +55,7 @@ pub use error::PartitionError;
 pub(crate) use handle::PartitionHandle;
 pub(crate) use message::{Answer, Append, Reply};
 pub use open::OpenError;
-pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open, open_or_set_aside};
+pub(crate) use open::{OPENINGS_AT_A_TIME, Opening, Start, open_or_set_aside};
 pub(crate) use reads::{Chunk, Session, Slice, Source};
 pub use settings::PartitionSettings;
 pub use timestamps::{TimestampError, TimestampKind, TimestampPolicy, UnknownTimestampKind};

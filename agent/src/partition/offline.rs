@@ -26,6 +26,8 @@ use crate::log::{self, AtRest, LogReader};
 /// A partition about to be set aside.
 pub(super) struct SetAside {
     pub(super) at: TopicPartition,
+    /// It never had a record.
+    pub(super) is_new: bool,
     pub(super) leader_epoch: LeaderEpoch,
     /// What the bucket has, or an empty one if that could not be told.
     pub(super) manifest: Arc<Manifest>,
@@ -37,6 +39,7 @@ pub(super) struct SetAside {
 pub(super) async fn set_aside(opening: &Arc<Opening>, aside: SetAside) -> PartitionHandle {
     let SetAside {
         at,
+        is_new,
         leader_epoch,
         manifest,
         settings,
@@ -46,7 +49,7 @@ pub(super) async fn set_aside(opening: &Arc<Opening>, aside: SetAside) -> Partit
     let local = look_at_local(opening, at, &manifest).await;
     let has_left = match &error {
         // A log that cannot be read may have held more than its files show.
-        OpenError::Log { .. } => true,
+        OpenError::Log { .. } => !is_new,
         _ => local.is_none_or(|local| local.unuploaded_bytes > 0),
     };
     let error = PartitionError::Unopened(Arc::new(error));

@@ -96,20 +96,22 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether this partition alone is damaged, so that the others can be served. A newer owner, a
-    /// store that does not answer and a disk that takes nothing concern them all.
+    /// Whether the others can be served all the same: this partition is damaged, or its log cannot be
+    /// opened. A newer owner and a store that does not answer concern them all.
     pub(crate) fn is_of_one_partition(&self) -> bool {
         match self {
             Self::Bucket { source, .. } => {
                 self.is_corrupt() || matches!(source, esker_tiering::Error::Index { .. })
             }
-            Self::Log { source, .. } => match source.kind() {
-                log::ErrorKind::Fenced => false,
-                log::ErrorKind::Offline => source.is_of_one_file(),
-                _ => true,
-            },
+            Self::Log { source, .. } => source.kind() != log::ErrorKind::Fenced,
             Self::ShuttingDown => false,
         }
+    }
+
+    /// Whether the system had run out of something, such as space or open files, so that opening it
+    /// again may succeed.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Log { source, .. } if source.is_shortage())
     }
 
     /// Whether what is stored is wrong, in the bucket or on the disk.
@@ -152,22 +154,8 @@ fn advice(at: TopicPartition, error: &log::Error) -> String {
     }
 }
 
-/// Opens one partition and starts its tasks. It serves when this returns.
-///
-/// # Errors
-///
-/// [`OpenError`]; nothing is left running.
-pub(crate) async fn open(
-    opening: &Arc<Opening>,
-    at: TopicPartition,
-    start: Start,
-    settings: PartitionSettings,
-) -> Result<PartitionHandle, OpenError> {
-    let chain = open_chain(opening, at, start).await?;
-    open_on(opening, at, chain, settings).await
-}
-
-/// As [`open`], but a partition that is damaged is set aside, and refuses everything.
+/// Opens one partition and starts its tasks. It serves when this returns; one that is damaged, or whose
+/// log cannot be opened, is set aside and refuses everything.
 ///
 /// # Errors
 ///
@@ -192,6 +180,7 @@ pub(crate) async fn open_or_set_aside(
     };
     let aside = SetAside {
         at,
+        is_new: matches!(start, Start::New),
         leader_epoch: start.leader_epoch(),
         manifest,
         settings,
@@ -474,7 +463,6 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         settings: settings_in.subscribe(),
         view: view_in,
         sealed: sealed_in,
-        flush_pool: opening.flush_pool.clone(),
         limits: Arc::clone(&opening.limits),
         traffic: opening.traffic.clone(),
         clocks: opening.archiver.clocks.clone(),

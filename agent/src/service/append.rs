@@ -16,6 +16,7 @@ use tonic::Status;
 
 use super::status::{refusal, status};
 use crate::{
+    memory::MemoryPermit,
     partition::{Acks, Append, Reply},
     shared::Shared,
 };
@@ -27,6 +28,7 @@ use crate::{
 pub(super) async fn serve(
     shared: &Shared,
     request: AppendRequest,
+    mut memory: MemoryPermit,
 ) -> Result<AppendResponse, Status> {
     let invalid = |text: &str| status(&refusal(ErrorKind::InvalidArgument, text));
     if request.records.is_empty() {
@@ -46,7 +48,14 @@ pub(super) async fn serve(
     let mut places = vec![Appended::default(); count];
     let mut is_partly_written = false;
     for (partition, part) in parts {
-        let appended = append(shared, &request.topic, partition, acks, &part.records).await;
+        let appended = append(
+            shared,
+            (&request.topic, partition),
+            acks,
+            &part.records,
+            &mut memory,
+        )
+        .await;
         let base_offset = appended.map_err(|detail| {
             status(&ErrorDetail {
                 has_no_side_effects: detail.has_no_side_effects && !is_partly_written,
@@ -93,18 +102,16 @@ fn spread(
 
 async fn append(
     shared: &Shared,
-    topic: &str,
-    partition: u32,
+    (topic, partition): (&str, u32),
     acks: Acks,
     records: &[Record],
+    memory: &mut MemoryPermit,
 ) -> Result<Offset, ErrorDetail> {
     let handle = shared.partition(topic, &[], partition)?;
     let (batch, times) = batch_of(shared, records)
         .map_err(|error| refusal(ErrorKind::InvalidArgument, error.to_string()))?;
-    let memory = shared
-        .produce_memory
-        .acquire(batch.header().size_bytes)
-        .await;
+    // Part of what the request took before it was received.
+    let memory = memory.split(batch.header().size_bytes);
     let (answers, mut answered) = mpsc::channel(1);
     let slot = answers
         .reserve_owned()
@@ -115,7 +122,8 @@ async fn append(
             batch,
             times,
             acks,
-            reply: Reply::new(0, slot, memory),
+            memory,
+            reply: Reply::new(0, slot),
         })
         .await;
     let answer = answered

@@ -10,7 +10,7 @@ use esker_proto::v1::{
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{append, fetch, list_offsets, produce, status, uncopied};
+use super::{append, fetch, intake::Rooms, list_offsets, produce, status, uncopied};
 use crate::shared::Shared;
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -36,7 +36,8 @@ impl Log for LogService {
         &self,
         request: Request<Streaming<ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStream>, Status> {
-        let answers = produce::serve(&self.shared, request.into_inner());
+        let rooms = Rooms::of(&request);
+        let answers = produce::serve(&self.shared, request.into_inner(), rooms);
         Ok(Response::new(Box::pin(answers)))
     }
 
@@ -78,7 +79,9 @@ impl Log for LogService {
         &self,
         request: Request<AppendRequest>,
     ) -> Result<Response<AppendResponse>, Status> {
-        append::serve(&self.shared, request.into_inner())
+        let room = Rooms::of(&request).take();
+        let room = room.ok_or_else(|| Status::internal("a request came without its room"))?;
+        append::serve(&self.shared, request.into_inner(), room)
             .await
             .map(Response::new)
     }

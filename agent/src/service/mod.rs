@@ -5,6 +5,7 @@ mod append;
 mod check;
 mod encode;
 mod fetch;
+mod intake;
 mod list_offsets;
 mod log;
 mod produce;
@@ -24,12 +25,17 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
 pub(crate) use check::CHECK_BYTES_MAX;
+use intake::{Bounded, Remade};
 pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
 use uncopied::Uncopied;
 
-/// Largest gRPC message taken: a batch of the largest size that can be configured, and its envelope.
+/// Largest gRPC message sent.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// What a request holds besides its batch.
+const ENVELOPE_BYTES: u32 = 64 << 10;
+/// Messages of this size are received in any case, so that their errors are typed.
+const MESSAGE_BYTES_MIN: u32 = 4 << 20;
 
 /// Builds every service of the agent.
 ///
@@ -40,15 +46,24 @@ pub(crate) fn routes<H: Health>(
     shared: &Arc<Shared>,
     health: HealthServer<H>,
 ) -> Result<Routes, tonic_reflection::server::Error> {
-    let log = LogServer::new(log::LogService::new(Arc::clone(shared)))
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let service = Arc::new(log::LogService::new(Arc::clone(shared)));
+    let limits = Arc::clone(shared);
+    let make = move || {
+        let bytes_max = usize::try_from(limits.message_bytes_max()).unwrap_or(usize::MAX);
+        LogServer::from_arc(Arc::clone(&service))
+            .max_decoding_message_size(bytes_max)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    };
+    let log = Bounded {
+        service: Uncopied(Remade(make)),
+        shared: Arc::clone(shared),
+    };
     let admin = AdminServer::new(admin::AdminService::new(Arc::clone(shared)));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let routes = Routes::new(Uncopied(log))
+    let routes = Routes::new(log)
         .add_service(admin)
         .add_service(reflection)
         .add_service(health);
@@ -66,6 +81,14 @@ async fn explain(response: Response) -> Response {
 }
 
 impl Shared {
+    /// Returns the largest gRPC message taken: the largest batch of any topic, and its envelope.
+    fn message_bytes_max(&self) -> u32 {
+        let largest = self.topics.largest_batch_bytes();
+        largest
+            .saturating_add(ENVELOPE_BYTES)
+            .max(MESSAGE_BYTES_MIN)
+    }
+
     /// Finds a topic by the name in a request.
     fn topic(&self, name: &str) -> Result<Arc<Topic>, ErrorDetail> {
         let parsed = parse_name(name)?;

@@ -1,7 +1,8 @@
 //! Produce: a pipelined stream of batches.
 //!
 //! One task reads requests in order and hands each to its partition together with a reserved slot
-//! in the stream's answers; the partition answers into that slot. So a stream has at most
+//! in the stream's answers; the partition answers into that slot. Room for a request is taken before it is
+//! received (see `intake`). So a stream has at most
 //! [`IN_FLIGHT_MAX`] requests unanswered, the agent at most `produce-buffer-bytes`, and neither a
 //! slow disk nor a slow client makes anything grow.
 
@@ -17,8 +18,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::check::{Checked, check};
+use super::intake::Rooms;
 use super::status::{partition_detail, refusal, shutting_down, unreadable};
 use crate::{
+    memory::MemoryPermit,
     partition::{Acks, Answer, Append, PartitionError, Reply},
     shared::Shared,
 };
@@ -30,10 +33,11 @@ const IN_FLIGHT_MAX: usize = 512;
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<ProduceRequest>,
+    rooms: Rooms,
 ) -> impl Stream<Item = Result<ProduceResponse, Status>> + Send + use<> {
     let (answers, answered) = mpsc::channel(IN_FLIGHT_MAX);
     let (cut_off, is_cut_off) = oneshot::channel();
-    let pump = pump(Arc::clone(shared), requests, answers);
+    let pump = pump(Arc::clone(shared), requests, rooms, answers);
     shared.tasks.spawn("produce stream", async move {
         if let Err(status) = pump.await {
             // If nobody listens the client has gone.
@@ -55,6 +59,7 @@ pub(super) fn serve(
 async fn pump(
     shared: Arc<Shared>,
     mut requests: Streaming<ProduceRequest>,
+    rooms: Rooms,
     answers: mpsc::Sender<Answer>,
 ) -> Result<(), Status> {
     loop {
@@ -70,14 +75,16 @@ async fn pump(
         let Ok(slot) = answers.clone().reserve_owned().await else {
             return Ok(());
         };
-        let bytes = u32::try_from(request.batch.len()).unwrap_or(u32::MAX);
-        let memory = shared.produce_memory.acquire(bytes).await;
-        let reply = Reply::new(request.request_id, slot, memory);
-        handle(&shared, request, reply).await;
+        // Each message has taken its room before it was received.
+        let Some(memory) = rooms.take() else {
+            return Err(Status::internal("a request came without its room"));
+        };
+        let reply = Reply::new(request.request_id, slot);
+        handle(&shared, request, memory, reply).await;
     }
 }
 
-async fn handle(shared: &Shared, request: ProduceRequest, reply: Reply) {
+async fn handle(shared: &Shared, request: ProduceRequest, memory: MemoryPermit, reply: Reply) {
     let acks = match request.acks() {
         WireAcks::Leader => Acks::Leader,
         WireAcks::All | WireAcks::Unspecified => Acks::All,
@@ -92,6 +99,7 @@ async fn handle(shared: &Shared, request: ProduceRequest, reply: Reply) {
                 batch,
                 times,
                 acks,
+                memory,
                 reply,
             };
             partition.append(append).await;

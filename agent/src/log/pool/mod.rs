@@ -7,14 +7,16 @@
 //!
 //! # Bounds
 //!
-//! Every write holds [`Room`] of its size from the pool's budget until it is flushed. Whoever brings a
-//! batch waits for room *before* it hands the batch to the log's owner, so that a slow disk holds back
+//! Every write holds [`Room`] of its size until it is flushed. The agent's services take it before they
+//! receive a batch, and hand it to the log's owner with the batch, so that a slow disk holds back
 //! producers and never the owner's task.
 //!
 //! # Failure
 //!
 //! The first error of a write, an fsync or a checkpoint ends a log: what it has queued is dropped, its
-//! events say so once, and nothing is tried again. Other logs go on.
+//! events say so once, and nothing is tried again. Other logs go on. One error is no end: a file that
+//! cannot be created because the system has run out of something. Nothing has changed then, so what is
+//! queued waits and is tried again, and the log's owner takes no more until it succeeds.
 
 mod queue;
 mod worker;
@@ -32,6 +34,7 @@ pub(super) use writer::LogWriter;
 use super::{
     disk::{Disk, OsDisk},
     error::{Error, failed},
+    open_files::OpenFiles,
 };
 
 /// When a batch counts as flushed.
@@ -58,6 +61,8 @@ pub struct PoolOptions {
     /// reports every failure. Below it that would not pay: it waits for everything that anybody has
     /// written there.
     pub files_max: usize,
+    /// Files of sealed segments that are open at a time, of all logs.
+    pub open_files_max: usize,
 }
 
 impl Default for PoolOptions {
@@ -67,6 +72,7 @@ impl Default for PoolOptions {
             policy: FlushPolicy::Ack,
             room_bytes: 64 << 20,
             files_max: 16,
+            open_files_max: 256,
         }
     }
 }
@@ -79,6 +85,7 @@ pub struct FlushPool(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     line: Arc<Line>,
+    open_files: Arc<OpenFiles>,
     room: Arc<Semaphore>,
     options: PoolOptions,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -87,6 +94,13 @@ struct Inner {
 /// Leave to queue a write of some size. Given back when the write is flushed, or by dropping it.
 #[derive(Debug)]
 pub struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+impl Room {
+    /// Room that the caller took from a budget of its own.
+    pub(crate) const fn held(permit: OwnedSemaphorePermit) -> Self {
+        Self(permit)
+    }
+}
 
 impl FlushPool {
     /// Starts the threads for logs below `root`, which is created if need be.
@@ -97,10 +111,12 @@ impl FlushPool {
 
     /// Starts the threads on another disk.
     pub fn start_on(disk: Arc<dyn Disk>, options: PoolOptions) -> std::io::Result<Self> {
+        let open_files = OpenFiles::new(Arc::clone(&disk), options.open_files_max);
         let line = Arc::new(Line::new(disk, options));
         let room_bytes = options.room_bytes.clamp(1, Semaphore::MAX_PERMITS);
         let inner = Inner {
             line: line.clone(),
+            open_files: Arc::new(open_files),
             room: Arc::new(Semaphore::new(room_bytes)),
             options: PoolOptions {
                 room_bytes,
@@ -147,6 +163,10 @@ impl FlushPool {
     /// Returns the bytes that are queued or reserved.
     pub fn reserved_bytes(&self) -> usize {
         self.0.options.room_bytes - self.0.room.available_permits()
+    }
+
+    pub(super) fn open_files(&self) -> &Arc<OpenFiles> {
+        &self.0.open_files
     }
 
     pub(super) fn disk(&self) -> &Arc<dyn Disk> {

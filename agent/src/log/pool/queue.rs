@@ -20,6 +20,8 @@ pub(in crate::log) enum Op {
     Write(Write),
     /// Begin a segment: create its file when the first batch comes.
     Begin(Arc<Segment>),
+    /// Close the file of the segment begun last, which takes no more.
+    Seal,
     /// Flush what is written, then replace a small file.
     Checkpoint { path: PathBuf, frame: Vec<u8> },
     /// Remove files, oldest first.
@@ -44,6 +46,8 @@ pub(in crate::log) struct Write {
 #[derive(Clone, Debug)]
 pub(in crate::log) struct Progress {
     pub(in crate::log) flushed_offset: Offset,
+    /// Why a file cannot be created at present.
+    pub(in crate::log) shortage: Option<Error>,
     pub(in crate::log) failure: Option<Error>,
 }
 
@@ -67,7 +71,20 @@ struct Pending {
     is_in_line: bool,
     /// The interval of the flush policy is over.
     is_flush_due: bool,
+    /// A file could not be created; what is queued is tried again later.
+    is_short: bool,
     failure: Option<Error>,
+}
+
+/// What becomes of a log after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It has nothing to do.
+    Idle,
+    /// It goes to the end of the line.
+    Line,
+    /// It waits a while.
+    Wait,
 }
 
 /// What a thread is to do for a log now.
@@ -75,6 +92,8 @@ struct Pending {
 pub(super) struct Work {
     pub(super) ops: VecDeque<Op>,
     pub(super) is_flush_due: bool,
+    /// It was tried before.
+    pub(super) was_short: bool,
 }
 
 impl LogQueue {
@@ -88,6 +107,7 @@ impl LogQueue {
             writer: Mutex::new(writer),
             progress: watch::Sender::new(Progress {
                 flushed_offset,
+                shortage: None,
                 failure: None,
             }),
         }
@@ -124,17 +144,41 @@ impl LogQueue {
         let mut pending = self.pending.lock();
         std::mem::swap(&mut pending.ops, &mut work.ops);
         work.is_flush_due = std::mem::take(&mut pending.is_flush_due);
+        work.was_short = std::mem::take(&mut pending.is_short);
     }
 
-    /// Leaves the line, unless there is more to do: then the log must go to its end.
-    pub(super) fn leave_line(&self) -> bool {
+    /// Queues what could not be done again, before what came since.
+    pub(super) fn give_back(&self, work: &mut Work) {
+        let mut pending = self.pending.lock();
+        if pending.failure.is_some() {
+            work.ops.clear();
+            return;
+        }
+        work.ops.append(&mut pending.ops);
+        std::mem::swap(&mut pending.ops, &mut work.ops);
+        pending.is_flush_due |= work.is_flush_due;
+        pending.is_short = true;
+    }
+
+    /// Tells the log's owner that a file cannot be created, or can be again.
+    pub(super) fn set_shortage(&self, shortage: Option<Error>) {
+        self.progress
+            .send_modify(|progress| progress.shortage = shortage);
+    }
+
+    /// Leaves the line, unless there is more to do.
+    pub(super) fn leave_line(&self) -> Next {
         let mut pending = self.pending.lock();
         let is_idle = pending.ops.is_empty() && !pending.is_flush_due;
         pending.is_in_line = !is_idle && pending.failure.is_none();
-        if !pending.is_in_line {
-            self.left_line.notify_all();
+        match (pending.is_in_line, pending.is_short) {
+            (true, true) => Next::Wait,
+            (true, false) => Next::Line,
+            (false, _) => {
+                self.left_line.notify_all();
+                Next::Idle
+            }
         }
-        pending.is_in_line
     }
 
     /// Waits until nothing is queued and nobody works on the log, and keeps it so while the guard
@@ -157,10 +201,8 @@ impl LogQueue {
     /// Tells readers and the log's owner how far it is flushed.
     pub(in crate::log) fn publish(&self, flushed_offset: Offset) {
         self.segments.set_flushed(flushed_offset);
-        self.progress.send_replace(Progress {
-            flushed_offset,
-            failure: None,
-        });
+        self.progress
+            .send_modify(|progress| progress.flushed_offset = flushed_offset);
     }
 
     /// Ends the log.

@@ -28,7 +28,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -36,12 +36,16 @@ use tokio::sync::oneshot;
 
 use super::{
     FlushPolicy, LogWriter, PoolOptions,
-    queue::{LogQueue, Work},
+    queue::{LogQueue, Next, Work},
+    writer::Failure,
 };
 use crate::log::{
     disk::{Disk, Syncer},
     error::{Error, failed},
 };
+
+/// A log that could not create a file tries again after this long.
+const SHORTAGE_WAIT: Duration = Duration::from_millis(250);
 
 /// Logs that have something to do, and the threads' way to them.
 #[derive(Debug)]
@@ -59,6 +63,8 @@ struct State {
     ready: VecDeque<Arc<LogQueue>>,
     /// Logs that are written and not flushed, with the time their flush is due; the earliest first.
     unflushed: VecDeque<(Instant, Arc<LogQueue>)>,
+    /// Logs that could not create a file, with the time they try again; the earliest first.
+    short: VecDeque<(Instant, Arc<LogQueue>)>,
     /// Those who want to know whether any thread still comes round.
     pulses: Vec<oneshot::Sender<()>>,
     idle_threads: usize,
@@ -89,6 +95,13 @@ impl Line {
         self.wake.notify_one();
     }
 
+    fn push_later(&self, queue: Arc<LogQueue>) {
+        let due = Instant::now() + SHORTAGE_WAIT;
+        self.state.lock().short.push_back((due, queue));
+        // A thread that waits without a due time must learn of this one.
+        self.wake.notify_one();
+    }
+
     /// Has the next thread that comes round say so.
     pub(super) fn pulse(&self) -> oneshot::Receiver<()> {
         let (alive, answer) = oneshot::channel();
@@ -115,8 +128,10 @@ impl Line {
                 work.ops.clear();
             }
             for queue in group.drain(..) {
-                if queue.leave_line() {
-                    self.push(queue);
+                match queue.leave_line() {
+                    Next::Line => self.push(queue),
+                    Next::Wait => self.push_later(queue),
+                    Next::Idle => {}
                 }
             }
         }
@@ -127,17 +142,18 @@ impl Line {
         let mut state = self.state.lock();
         loop {
             state.call_due_flushes(Instant::now());
+            state.call_short(Instant::now());
             state.answer_pulses();
             let share = state.ready.len().div_ceil(state.idle_threads + 1);
             if share > 0 {
                 group.extend(state.ready.drain(..share));
                 return true;
             }
-            if state.is_stopping && state.unflushed.is_empty() {
+            if state.is_stopping && state.unflushed.is_empty() && state.short.is_empty() {
                 return false;
             }
             state.idle_threads += 1;
-            match state.unflushed.front().map(|(due, _)| *due) {
+            match state.next_due() {
                 Some(due) => drop(self.wake.wait_until(&mut state, due)),
                 None => self.wake.wait(&mut state),
             }
@@ -152,16 +168,26 @@ impl Line {
         for queue in group {
             queue.take(work);
             let mut writer = queue.writer();
+            let (was_short, is_flush_due) = (work.was_short, work.is_flush_due);
             match writer.run(work, failures) {
-                Ok(()) => members.push(Member {
-                    queue,
-                    writer,
-                    is_flush_due: work.is_flush_due,
-                }),
-                Err(failure) => end(queue, &mut writer, failure),
+                Ok(()) if was_short => queue.set_shortage(None),
+                Ok(()) => {}
+                Err(Failure::Shortage(error)) if !self.is_stopping() => {
+                    queue.set_shortage(Some(error));
+                    queue.give_back(work);
+                }
+                Err(Failure::Shortage(failure) | Failure::Fatal(failure)) => {
+                    end(queue, &mut writer, failure);
+                    // After the failure is known: those who wait for what is left must find it.
+                    work.ops.clear();
+                    continue;
+                }
             }
-            // After the failure is known: those who wait for what is left must find it.
-            work.ops.clear();
+            members.push(Member {
+                queue,
+                writer,
+                is_flush_due,
+            });
         }
         if let FlushPolicy::Interval(_) = self.options.policy {
             self.publish_unflushed(&mut members);
@@ -193,6 +219,10 @@ impl Line {
         drop(state);
         // A thread that waits without a due time must learn of this one.
         self.wake.notify_one();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.state.lock().is_stopping
     }
 
     fn flush(&self, members: Vec<Member<'_>>, syncer: Option<&dyn Syncer>) {
@@ -232,6 +262,23 @@ impl State {
         for alive in self.pulses.drain(..) {
             // Whoever asked may have lost patience.
             let _ = alive.send(());
+        }
+    }
+
+    /// When the next log is to be put in line, if none has anything to do.
+    fn next_due(&self) -> Option<Instant> {
+        let fronts = [self.unflushed.front(), self.short.front()];
+        fronts.into_iter().flatten().map(|(due, _)| *due).min()
+    }
+
+    /// Puts the logs in line that wanted to try again by now; all of them when the pool stops.
+    fn call_short(&mut self, now: Instant) {
+        let is_stopping = self.is_stopping;
+        while let Some((_, queue)) = self
+            .short
+            .pop_front_if(|(due, _)| *due <= now || is_stopping)
+        {
+            self.ready.push_back(queue);
         }
     }
 

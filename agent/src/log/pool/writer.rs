@@ -17,6 +17,30 @@ use crate::log::{
 /// Batches per `pwritev`: two slices each, and Linux takes 1,024.
 const BATCHES_PER_WRITE: usize = 512;
 
+/// Why a log cannot be written.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// A file could not be created, since something has run out. Nothing has changed: what is queued
+    /// can be done later.
+    Shortage(Error),
+    /// Nothing can be tried again.
+    Fatal(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+/// Classes the error of a step that has changed nothing.
+fn unchanged(error: Error) -> Failure {
+    match error.is_shortage() {
+        true => Failure::Shortage(error),
+        false => Failure::Fatal(error),
+    }
+}
+
 /// Where a log is being written.
 #[derive(Debug)]
 pub(in crate::log) struct LogWriter {
@@ -71,27 +95,48 @@ impl LogWriter {
 
     /// Does what is queued, short of the flush that ends the group. `failures` are those that flushing
     /// the file system had met when the group began. What is not done stays in `work`.
-    pub(super) fn run(&mut self, work: &mut Work, failures: u64) -> Result<(), Error> {
+    pub(super) fn run(&mut self, work: &mut Work, failures: u64) -> Result<(), Failure> {
         if work.is_flush_due {
             self.is_flush_scheduled = false;
         }
         if !self.is_dirty() {
             self.failures = failures;
         }
-        while let Some(op) = work.ops.front() {
+        let done = self.run_all(&mut work.ops);
+        if let Err(Failure::Shortage(_)) = done {
+            self.remove_ahead(&mut work.ops)?;
+        }
+        done
+    }
+
+    fn run_all(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Failure> {
+        while let Some(op) = ops.front() {
             if matches!(op, Op::Write(_)) {
-                self.write(&mut work.ops)?;
+                self.write(ops)?;
                 continue;
             }
             self.run_rare(op)?;
-            if let Some(Op::Barrier(done)) = work.ops.pop_front() {
+            if let Some(Op::Barrier(done)) = ops.pop_front() {
                 self.barriers.push(done);
             }
         }
         Ok(())
     }
 
-    fn run_rare(&mut self, op: &Op) -> Result<(), Error> {
+    /// Removes what is to be removed, ahead of what waits for a file: it may wait for just that. What is
+    /// removed is in the bucket, and nothing that is queued needs it.
+    fn remove_ahead(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Error> {
+        let mut paths = Vec::new();
+        ops.retain_mut(|op| {
+            if let Op::Remove(more) = op {
+                paths.append(more);
+            }
+            !matches!(op, Op::Remove(_))
+        });
+        self.remove(&paths)
+    }
+
+    fn run_rare(&mut self, op: &Op) -> Result<(), Failure> {
         match op {
             Op::Begin(segment) => {
                 // What was written before must not need this file's flush to be durable.
@@ -100,25 +145,32 @@ impl LogWriter {
                     sealed.set_readable(self.position);
                 }
                 self.position = 0;
-                Ok(())
+            }
+            Op::Seal => {
+                self.flush()?;
+                if let Some(segment) = &self.segment {
+                    segment.close_file();
+                }
             }
             Op::Checkpoint { path, frame } => {
                 self.flush()?;
-                files::replace(&*self.disk, path, frame)
+                files::put(&*self.disk, path, frame).map_err(unchanged)?;
+                files::sync_parent(&*self.disk, path)?;
             }
-            Op::Remove(paths) => self.remove(paths),
-            Op::Close => self.close(),
-            Op::Write(_) | Op::Barrier(_) => Ok(()),
+            Op::Remove(paths) => self.remove(paths)?,
+            Op::Close => self.close()?,
+            Op::Write(_) | Op::Barrier(_) => {}
         }
+        Ok(())
     }
 
     /// Writes the batches that come next.
-    fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Error> {
+    fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Failure> {
         let segment = self
             .segment
             .clone()
             .expect("a segment begins before its first batch");
-        let file = self.file_of(&segment)?;
+        let file = self.file_of(&segment).map_err(unchanged)?;
         let mut batches = Vec::new();
         while batches.len() < BATCHES_PER_WRITE
             && let Some(Op::Write(write)) = ops.pop_front_if(|op| matches!(op, Op::Write(_)))
@@ -144,8 +196,9 @@ impl LogWriter {
 
     fn file_of(&mut self, segment: &Segment) -> Result<Arc<dyn DiskFile>, Error> {
         if let Some(file) = segment.file() {
-            return Ok(file.clone());
+            return Ok(file);
         }
+        debug_assert_eq!(self.position, 0, "a segment with batches has its file");
         let file = self
             .disk
             .create(&segment.path)
@@ -171,7 +224,7 @@ impl LogWriter {
     fn close(&mut self) -> Result<(), Error> {
         self.flush()?;
         let mark = self.mark_now();
-        self.mark.close(mark)
+        self.mark.close(&*self.disk, mark)
     }
 
     /// Whether the log must be flushed for what was done to be durable.
@@ -218,7 +271,7 @@ impl LogWriter {
             return Ok(());
         }
         let mark = self.mark_now();
-        self.mark.advance(mark)
+        self.mark.advance(&*self.disk, mark)
     }
 
     /// Lets readers see what is written, gives back its room, and returns where it ends.

@@ -173,7 +173,7 @@ fn check_kept(dir: &Path, at: &RecoverAt, mark: &Mark, walk: &Walk<'_>) -> Resul
 fn open_mark(disk: &dyn Disk, dir: &Path, mark: Mark, walk: &Walk<'_>) -> Result<MarkFile, Error> {
     let now = walk.mark();
     if mark.segment == now.segment && !mark.is_clean && mark.flushed_offset > Offset::ZERO {
-        return MarkFile::open(disk, dir, mark);
+        return Ok(MarkFile::of(dir, mark));
     }
     MarkFile::replace(disk, dir, now)
 }

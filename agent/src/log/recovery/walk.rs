@@ -139,20 +139,14 @@ impl<'a> Walk<'a> {
         if let Some((state, index, producers)) = sealed {
             check_length(&path, base_offset, index.size_bytes, size_bytes)?;
             (self.producers, self.producers_offset) = (producers, state.offset);
-            self.take_sealed(path, file, state, index);
+            self.take_sealed(path, state, index);
             return Ok(());
         }
         self.scan_segment(path, file, (base_offset, size_bytes), is_last)
     }
 
     /// Takes a sealed segment as its state describes it.
-    fn take_sealed(
-        &mut self,
-        path: PathBuf,
-        file: Arc<dyn DiskFile>,
-        state: StateAt,
-        index: SealedIndex,
-    ) {
+    fn take_sealed(&mut self, path: PathBuf, state: StateAt, index: SealedIndex) {
         if !self.is_history_whole {
             for start in state.epochs.starts() {
                 // Those the history knows are refused, which is as well.
@@ -160,7 +154,6 @@ impl<'a> Walk<'a> {
             }
         }
         let segment = Segment::sealed(path.clone(), index.base_offset, &index.entries);
-        segment.set_file(file);
         self.end_offset = state.offset;
         self.segments.push(Arc::new(segment));
         self.sealed.push(SealedSegment {
@@ -199,7 +192,10 @@ impl<'a> Walk<'a> {
         }
         segment.set_readable(end.position);
         let begun = file.created();
-        segment.set_file(file);
+        if is_last {
+            // Appending continues in it.
+            segment.set_file(file);
+        }
         self.segments.push(Arc::new(segment));
         if is_last {
             self.active = Some(index);

@@ -24,7 +24,7 @@ fn event_of_append(log: &mut TestLog) -> LogEvent {
 fn failure(event: LogEvent) -> Error {
     match event {
         LogEvent::Failed(error) => error,
-        LogEvent::Flushed { log_end_offset } => panic!("flushed to {log_end_offset}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -95,6 +95,7 @@ fn a_full_disk_acknowledges_nothing_and_the_log_opens_again_when_there_is_room()
         match event_of_append(&mut log) {
             LogEvent::Flushed { log_end_offset } => flushed = log_end_offset.get(),
             LogEvent::Failed(error) => break error,
+            other => panic!("{other:?}"),
         }
     };
 

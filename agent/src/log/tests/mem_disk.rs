@@ -84,6 +84,11 @@ struct State {
     elsewhere: Vec<PathBuf>,
     /// The file system does not report failures to those who flush all of it.
     is_silent: bool,
+    /// No file can be created.
+    create_errno: Option<i32>,
+    open_files: Arc<AtomicUsize>,
+    /// A file name whose next so many openings fail.
+    bad_opens: Option<(PathBuf, usize, i32)>,
     meeting: Option<Arc<Meeting>>,
 }
 
@@ -181,6 +186,31 @@ impl MemDisk {
     /// Lets `dir` lie on another file system than the logs.
     pub(super) fn set_elsewhere(&self, dir: &Path) {
         self.0.lock().elsewhere.push(dir.to_owned());
+    }
+
+    /// Lets every creation of a file fail from now on, or none.
+    pub(super) fn set_create_errno(&self, errno: Option<i32>) {
+        self.0.lock().create_errno = errno;
+    }
+
+    /// Lets the next so many openings of a file of this name fail.
+    pub(super) fn fail_opens(&self, name: &Path, times: usize, errno: i32) {
+        self.0.lock().bad_opens = Some((name.to_owned(), times, errno));
+    }
+
+    /// How many files are open now.
+    pub(super) fn open_files(&self) -> usize {
+        self.0.lock().open_files.load(Ordering::SeqCst)
+    }
+
+    fn handle(&self, state: &State, file: usize) -> Arc<dyn DiskFile> {
+        state.open_files.fetch_add(1, Ordering::SeqCst);
+        Arc::new(MemFile {
+            disk: self.clone(),
+            file,
+            reported: AtomicU64::new(state.image.files[file].failures),
+            open_files: state.open_files.clone(),
+        })
     }
 
     /// Lets no one flush the whole file system.
@@ -408,6 +438,13 @@ struct MemFile {
     file: usize,
     /// Failures of the file that this descriptor has reported, or that came before it.
     reported: AtomicU64,
+    open_files: Arc<AtomicUsize>,
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        self.open_files.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A descriptor to flush the file system with.
@@ -452,6 +489,9 @@ impl fmt::Debug for MemFile {
 impl Disk for MemDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.enter(Action::Create)?;
+        if let Some(errno) = state.create_errno {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         let created = state.now;
         let image = &mut state.image;
         let file = image.files.len();
@@ -463,21 +503,20 @@ impl Disk for MemDisk {
         image
             .changed_names
             .push(NameChange::Set(path.to_owned(), file));
-        Ok(Arc::new(MemFile {
-            disk: self.clone(),
-            file,
-            reported: AtomicU64::new(0),
-        }))
+        Ok(self.handle(&state, file))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.0.lock();
+        let mut state = self.0.lock();
+        if let Some((name, times, errno)) = &mut state.bad_opens
+            && path.ends_with(name)
+            && *times > 0
+        {
+            *times -= 1;
+            return Err(io::Error::from_raw_os_error(*errno));
+        }
         let file = state.image.lookup(path)?;
-        Ok(Arc::new(MemFile {
-            disk: self.clone(),
-            file,
-            reported: AtomicU64::new(state.image.files[file].failures),
-        }))
+        Ok(self.handle(&state, file))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -7,5 +7,6 @@ mod faults;
 mod flush;
 mod mem_disk;
 mod recovery;
+mod shortage;
 mod support;
 mod truncation;

@@ -30,6 +30,7 @@ pub(super) fn options() -> PoolOptions {
         policy: FlushPolicy::Ack,
         room_bytes: 1 << 20,
         files_max: 16,
+        open_files_max: 2,
     }
 }
 

@@ -3,6 +3,7 @@
 mod bad_input;
 mod crash;
 mod damage;
+mod descriptors;
 mod disk;
 mod offline;
 mod outage;

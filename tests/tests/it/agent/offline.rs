@@ -40,7 +40,8 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 fn dir_of(data_dir: &Path, partition: u32) -> PathBuf {
     let topics = fs::read_dir(data_dir.join("log")).unwrap();
-    let topic = topics.map(|topic| topic.unwrap().path()).next().unwrap();
+    let mut topics = topics.map(|topic| topic.unwrap().path());
+    let topic = topics.find(|path| !path.ends_with("spare")).unwrap();
     topic.join(format!("{partition:06}"))
 }
 

@@ -19,7 +19,8 @@ const HEADER_BYTES: u32 = 61;
 /// The only segment file of a partition.
 fn segment_of(data_dir: &Path, partition: u32) -> PathBuf {
     let topics = fs::read_dir(data_dir.join("log")).unwrap();
-    let topic = topics.map(|topic| topic.unwrap().path()).next().unwrap();
+    let mut topics = topics.map(|topic| topic.unwrap().path());
+    let topic = topics.find(|path| !path.ends_with("spare")).unwrap();
     let files = fs::read_dir(topic.join(format!("{partition:06}"))).unwrap();
     let mut logs = files
         .map(|file| file.unwrap().path())
