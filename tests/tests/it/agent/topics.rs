@@ -75,10 +75,12 @@ async fn a_topic_that_could_not_be_opened_is_served_once_it_can_be() {
         "the topic exists from here on"
     );
 
+    // Meanwhile it can be described, and says why it is not served.
+    assert_ne!(describe(&client).await[0].offline_reason, "");
     std::fs::remove_file(&log).unwrap();
     std::fs::create_dir(&log).unwrap();
     until("the topic is served", async || {
-        client.admin().describe_topic(TOPIC).await.is_ok()
+        describe(&client).await[0].offline_reason.is_empty()
     })
     .await;
     publish(&client, 0..10).await;
