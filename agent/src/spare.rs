@@ -72,7 +72,11 @@ impl Spare {
     }
 
     fn allocate(&self, missing: &[PathBuf]) -> io::Result<()> {
-        fs::create_dir_all(&self.dir)?;
+        // Not its parents: without the directory of the logs there is nothing to keep back for.
+        match fs::create_dir(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         for path in missing {
             let mut file = File::create(path)?;
             // Not every file system can allocate without writing.

@@ -62,7 +62,7 @@ async fn a_topic_that_could_not_be_opened_is_served_once_it_can_be() {
     let agent = plan.with("metadata-poll", "100ms").start().await.unwrap();
     let client = connect(agent.grpc_address()).await;
     let log = home.path().join("log");
-    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(&log, home.path().join("aside")).unwrap();
     std::fs::write(&log, "in the way").unwrap();
     let created = client
         .admin()
