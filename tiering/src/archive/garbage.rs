@@ -310,12 +310,15 @@ impl Archive {
         let mut listed = 0;
         while let Some(object) = listing.try_next().await? {
             listed += 1;
-            if is_skipped(&object.key) {
-                let start_after = edge.map(|edge| self.keys.segments_before(edge));
-                return Ok(Scanned {
-                    garbage,
-                    start_after,
-                });
+            if let Some(edge) = edge
+                && is_skipped(&object.key)
+            {
+                let start_after = self.keys.segments_before(edge);
+                listing = self
+                    .deps
+                    .store
+                    .list(&self.keys.folder(), Some(&start_after));
+                continue;
             }
             garbage.extend(scan.garbage(&object).await?);
             if garbage.len() >= DELETES_PER_CALL_MAX || listed >= LISTED_PER_CALL_MAX {

@@ -53,10 +53,14 @@ async fn reopen_knowing(
     known: Manifest,
 ) -> Result<Archive, Error> {
     let (published, deps) = (watch::Sender::new(Arc::new(known)), bucket.deps.clone());
+    let with = OpenWith {
+        has_garbage: true,
+        ..OpenWith::default()
+    };
     Archive::reopen(
         local,
         published,
-        OpenWith::default(),
+        with,
         deps,
         PARTITION,
         LeaderEpoch::new(epoch),
