@@ -4,21 +4,23 @@ use std::{collections::BTreeSet, process::Command, sync::Arc};
 
 use esker_agent::agent::Agent;
 use esker_client::{Client, RecordRef, TopicSettings};
-use esker_proto::types::TopicPartition;
+use esker_proto::types::{LeaderEpoch, Offset, SegmentId, TopicPartition};
 use esker_tests::{
     agent::{Plan, open_store, until},
     s3::{ACCESS_KEY, Permission, S3Server, SECRET_KEY},
 };
 use esker_tiering::{
-    env::{RandomIds, TaskSet},
+    env::{IdGenerator as _, RandomIds, TaskSet},
     keys::{
-        Key,
+        Key, Keys, SegmentName,
         actions::{Action, BUCKET_ACTIONS, OBJECT_ACTIONS, is_listed},
     },
     scrub::{Depth, RebuildOptions, Scrubber},
 };
+use futures::stream;
 use parking_lot::Mutex;
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::support::{
     PROGRAM, TOPIC, connect, create, publish, replay, replay_all, s3_url, seal, small_batches,
@@ -68,6 +70,21 @@ impl Bench {
     async fn scrubber(&self) -> Scrubber {
         let store = open_store(&s3_url(&self.server)).await.unwrap();
         Scrubber::new(store, TaskSet::new())
+    }
+
+    /// An upload in parts whose file turns out to be damaged: its parts are taken back.
+    async fn give_up_a_large_segment(&self, topic_partition: TopicPartition) {
+        let store = open_store(&s3_url(&self.server)).await.unwrap();
+        let key = Keys::new(topic_partition).segment(SegmentName {
+            base_offset: Offset::ZERO,
+            leader_epoch: LeaderEpoch::new(1),
+            segment_id: SegmentId::new(RandomIds.uuid()),
+        });
+        let damaged = Err(esker_tiering::Error::corrupt(&key, "damaged"));
+        let parts = stream::iter([Ok(vec![7; 5 << 20].into()), damaged]);
+        let never = CancellationToken::new();
+        let put = store.put_parts(&key, parts, &never);
+        put.await.unwrap_err();
     }
 
     fn keys_with(&self, part: &str) -> usize {
@@ -231,6 +248,7 @@ async fn what_is_asked_of_the_bucket_is_what_the_table_lists() {
         .until("all objects go", || bench.keys_with("/topics/") == 0)
         .await;
     agent.stop().await;
+    bench.give_up_a_large_segment(orders).await;
 
     let unasked: Vec<_> = {
         let wanted = bench.wanted.lock();
