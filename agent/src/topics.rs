@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use esker_proto::types::{PartitionId, TopicId, TopicName, TopicPartition};
+use esker_proto::{
+    topic_limits::{self, OutOfBounds},
+    types::{PartitionId, TopicId, TopicName, TopicPartition},
+};
 use esker_tiering::env::{IdGenerator, TaskSet};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Mutex, MutexGuard};
@@ -25,11 +28,6 @@ use crate::{
     },
     registry::{Registry, Topic},
 };
-
-/// Most partitions of one topic.
-const PARTITIONS_MAX: u32 = 10_000;
-/// Smallest segment a topic may ask for.
-const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 
 /// Files that a new partition takes: a directory, two files, and one more while a file is replaced.
 const FILES_PER_PARTITION: u64 = 4;
@@ -71,7 +69,7 @@ impl Topics {
         } else {
             partitions
         };
-        self.check(partitions, &config)?;
+        self.check(partitions, &config, &config)?;
         let _turn = self.turn().await?;
         self.check_room(partitions)?;
         let topic_id = TopicId::new(self.ids.uuid());
@@ -115,8 +113,8 @@ impl Topics {
         let leader = self.controller.agent_id();
         self.change(|state| {
             let current = live(state, topic)?.config.clone();
-            let config = laid_over(current, change, reset)?;
-            self.check(partitions, &config)?;
+            let config = laid_over(current, change.clone(), reset)?;
+            self.check(partitions, &config, &change)?;
             Ok(MetaRecord::TopicAltered {
                 topic_id: topic.topic_id,
                 partitions,
@@ -307,28 +305,26 @@ impl Topics {
         });
     }
 
-    fn check(&self, partitions: u32, config: &TopicConfig) -> Result<(), ControlError> {
-        if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return Err(ControlError::Invalid(format!(
-                "a topic has 1 to {PARTITIONS_MAX} partitions. asked=`{partitions}`"
-            )));
+    /// Checks what a topic is asked to be, given all of its settings and those that change.
+    fn check(
+        &self,
+        partitions: u32,
+        config: &TopicConfig,
+        change: &TopicConfig,
+    ) -> Result<(), ControlError> {
+        let invalid = |error: OutOfBounds| ControlError::Invalid(error.to_string());
+        check_bounds(partitions, change).map_err(invalid)?;
+        if change.segment_bytes.is_none() && change.batch_bytes_max.is_none() {
+            return Ok(());
         }
-        let settings = PartitionSettings::resolve(&self.settings, config);
-        if settings.segment_bytes < SEGMENT_BYTES_MIN {
-            return Err(ControlError::Invalid(format!(
-                "segment_bytes is below {SEGMENT_BYTES_MIN}. asked=`{}`",
-                settings.segment_bytes
-            )));
+        let resolved = PartitionSettings::resolve(&self.settings, config);
+        let faults = self
+            .settings
+            .faults_of_sizes(resolved.segment_bytes, resolved.batch_bytes_max.into());
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(ControlError::Invalid(faults.join("; "))),
         }
-        if settings.segment_age.is_zero() {
-            return Err(ControlError::Invalid("segment_ms is 0".to_owned()));
-        }
-        if u64::from(settings.batch_bytes_max) > self.settings.produce_buffer_bytes.get() {
-            return Err(ControlError::Invalid(
-                "batch_bytes_max is above the agent's produce-buffer-bytes".to_owned(),
-            ));
-        }
-        Ok(())
     }
 
     /// Refuses partitions that this machine has no room for, before the metadata names them.
@@ -435,6 +431,63 @@ fn live<'a>(state: &'a ClusterState, topic: &Topic) -> Result<&'a TopicState, Co
         .ok_or_else(|| ControlError::UnknownTopic(topic.name.clone()))
 }
 
+fn check_bounds(partitions: u32, change: &TopicConfig) -> Result<(), OutOfBounds> {
+    topic_limits::PARTITIONS.check(partitions.into())?;
+    let sizes = [
+        (
+            topic_limits::LOCAL_RETENTION_BYTES,
+            change.local_retention_bytes,
+        ),
+        (topic_limits::SEGMENT_BYTES, change.segment_bytes),
+        (topic_limits::SEGMENT_MS, change.segment_ms),
+        (
+            topic_limits::BATCH_BYTES_MAX,
+            change.batch_bytes_max.map(u64::from),
+        ),
+    ];
+    for (limit, asked) in sizes {
+        asked.map_or(Ok(()), |asked| limit.check(asked))?;
+    }
+    let limits = [
+        (topic_limits::RETENTION_MS, change.retention_ms),
+        (topic_limits::RETENTION_BYTES, change.retention_bytes),
+        (
+            topic_limits::TIMESTAMP_BEFORE_MAX_MS,
+            change.timestamp_before_max_ms,
+        ),
+        (
+            topic_limits::TIMESTAMP_AFTER_MAX_MS,
+            change.timestamp_after_max_ms,
+        ),
+    ];
+    for (limit, asked) in limits {
+        asked.map_or(Ok(()), |asked| limit.check_or_none(asked))?;
+    }
+    Ok(())
+}
+
+type Reset = fn(&mut TopicConfig);
+
+/// What can be given back to the default: by its name in the API, or by that of the command's flag.
+const RESETS: &[(&[&str], Reset)] = &[
+    (&["retention_ms", "retention"], |c| c.retention_ms = None),
+    (&["retention_bytes"], |c| c.retention_bytes = None),
+    (&["local_retention_bytes"], |c| {
+        c.local_retention_bytes = None
+    }),
+    (&["segment_bytes"], |c| c.segment_bytes = None),
+    (&["segment_ms", "segment_age"], |c| c.segment_ms = None),
+    (&["batch_bytes_max"], |c| c.batch_bytes_max = None),
+    (&["timestamps"], |c| c.timestamps = None),
+    (&["timestamp_before_max_ms", "timestamp_before_max"], |c| {
+        c.timestamp_before_max_ms = None;
+    }),
+    (&["timestamp_after_max_ms", "timestamp_after_max"], |c| {
+        c.timestamp_after_max_ms = None;
+    }),
+    (&["check_compressed"], |c| c.check_compressed = None),
+];
+
 fn laid_over(
     base: TopicConfig,
     change: TopicConfig,
@@ -457,27 +510,18 @@ fn laid_over(
         check_compressed: change.check_compressed.or(base.check_compressed),
     };
     for name in reset {
-        match name.replace('-', "_").as_str() {
-            "retention_ms" => config.retention_ms = None,
-            "retention_bytes" => config.retention_bytes = None,
-            "local_retention_bytes" => config.local_retention_bytes = None,
-            "segment_bytes" => config.segment_bytes = None,
-            "segment_ms" => config.segment_ms = None,
-            "batch_bytes_max" => config.batch_bytes_max = None,
-            "timestamps" => config.timestamps = None,
-            "timestamp_before_max_ms" | "timestamp_before_max" => {
-                config.timestamp_before_max_ms = None;
-            }
-            "timestamp_after_max_ms" | "timestamp_after_max" => {
-                config.timestamp_after_max_ms = None;
-            }
-            "check_compressed" => config.check_compressed = None,
-            _ => {
-                return Err(ControlError::Invalid(format!(
-                    "no such topic setting. name=`{name}`"
-                )));
-            }
-        }
+        let wanted = name.replace('-', "_");
+        let found = RESETS
+            .iter()
+            .find(|(names, _)| names.contains(&wanted.as_str()));
+        let Some((_, reset)) = found else {
+            let names: Vec<_> = RESETS.iter().map(|(names, _)| names[0]).collect();
+            return Err(ControlError::Invalid(format!(
+                "unknown topic setting; expected one of {}. name=`{name}`",
+                names.join(", ")
+            )));
+        };
+        reset(&mut config);
     }
     Ok(config)
 }
@@ -507,6 +551,10 @@ mod tests {
                 ..TopicConfig::default()
             }
         );
-        assert!(laid_over(base, TopicConfig::default(), &["colour".to_owned()]).is_err());
+        assert!(laid_over(base.clone(), TopicConfig::default(), &["colour".to_owned()]).is_err());
+        for name in ["retention", "retention-ms", "retention_ms"] {
+            let config = laid_over(base.clone(), TopicConfig::default(), &[name.to_owned()]);
+            assert_eq!(config.unwrap().retention_ms, None, "{name}");
+        }
     }
 }

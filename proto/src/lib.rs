@@ -10,6 +10,7 @@ pub mod convert;
 pub mod error;
 mod generated;
 pub mod partitioner;
+pub mod topic_limits;
 pub mod types;
 
 pub use generated::{DESCRIPTOR_SET, v1};

@@ -2,7 +2,10 @@
 
 use std::{fmt::Display, str::FromStr};
 
-use esker_proto::types::AgentId;
+use esker_proto::{
+    topic_limits::{self, Limit},
+    types::AgentId,
+};
 
 use super::{
     settings::Settings,
@@ -71,6 +74,11 @@ fn set_size(slot: &mut ByteCount, text: &str, least: u64) -> Result<(), String> 
     Ok(())
 }
 
+/// Holds a default of topics to the bounds of their settings.
+fn within(limit: Limit, asked: u64) -> Result<(), String> {
+    limit.check(asked).map_err(|error| error.to_string())
+}
+
 fn set_time(slot: &mut Millis, text: &str, least_ms: u64) -> Result<(), String> {
     set(slot, text)?;
     if slot.get() < least_ms {
@@ -105,7 +113,6 @@ fn set_flush(slot: &mut FlushPolicy, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 const PLACE: &str = "Where";
@@ -189,7 +196,10 @@ pub const KEYS: &[Key] = &[
         group: TOPICS,
         default: "4",
         doc: "Partitions of a topic created without a number",
-        apply: |s, t| set_count(&mut s.partitions, t, 1, 10_000),
+        apply: |s, t| {
+            set(&mut s.partitions, t)?;
+            within(topic_limits::PARTITIONS, s.partitions.into())
+        },
     },
     Key {
         name: "retention",
@@ -197,45 +207,69 @@ pub const KEYS: &[Key] = &[
         default: "7d",
         doc: "Records are kept this long after they reached the bucket, or after their own time if that is \
               later; `forever` keeps them. Goes segment by segment",
-        apply: |s, t| set_limit(&mut s.retention, t),
+        apply: |s, t| {
+            set_limit(&mut s.retention, t)?;
+            s.retention
+                .map_or(Ok(()), |age| within(topic_limits::RETENTION_MS, age.get()))
+        },
     },
     Key {
         name: "retention-bytes",
         group: TOPICS,
         default: "unlimited",
         doc: "A partition's data in the bucket beyond this is removed, oldest first",
-        apply: |s, t| set_limit(&mut s.retention_bytes, t),
+        apply: |s, t| {
+            set_limit(&mut s.retention_bytes, t)?;
+            s.retention_bytes.map_or(Ok(()), |size| {
+                within(topic_limits::RETENTION_BYTES, size.get())
+            })
+        },
     },
     Key {
         name: "local-retention-bytes",
         group: TOPICS,
         default: "64MiB",
         doc: "How much of what is in the bucket already a partition also keeps on disk",
-        apply: |s, t| set(&mut s.local_retention_bytes, t),
+        apply: |s, t| {
+            set(&mut s.local_retention_bytes, t)?;
+            within(
+                topic_limits::LOCAL_RETENTION_BYTES,
+                s.local_retention_bytes.get(),
+            )
+        },
     },
     Key {
         name: "segment-bytes",
         group: TOPICS,
         default: "64MiB",
         doc: "A segment is sealed and uploaded at this size...",
-        apply: |s, t| set_size(&mut s.segment_bytes, t, 64 * KIB),
+        apply: |s, t| {
+            set(&mut s.segment_bytes, t)?;
+            within(topic_limits::SEGMENT_BYTES, s.segment_bytes.get())
+        },
     },
     Key {
         name: "segment-age",
         group: TOPICS,
         default: "10m",
-        doc: "...or at this age, at most a tenth earlier, so that partitions do not upload together. A \
+        doc: "...or at this age, or that of `retention` if it is shorter; at most a tenth earlier, so that partitions do not upload together. A \
               partition that is written to all the time makes at least two requests to write at each \
               age: 320 a day at 10m, about $0.05 a month and partition on S3; 1h makes that a sixth, and \
               keeps records longer on this disk alone",
-        apply: |s, t| set_time(&mut s.segment_age, t, 100),
+        apply: |s, t| {
+            set(&mut s.segment_age, t)?;
+            within(topic_limits::SEGMENT_MS, s.segment_age.get())
+        },
     },
     Key {
         name: "batch-bytes-max",
         group: TOPICS,
         default: "8MiB",
         doc: "Largest record batch accepted",
-        apply: |s, t| set_size(&mut s.batch_bytes_max, t, KIB),
+        apply: |s, t| {
+            set(&mut s.batch_bytes_max, t)?;
+            within(topic_limits::BATCH_BYTES_MAX, s.batch_bytes_max.get())
+        },
     },
     Key {
         name: "timestamps",

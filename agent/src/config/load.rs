@@ -219,7 +219,14 @@ mod tests {
 
     #[test]
     fn settings_that_contradict_each_other_are_refused() {
-        let flags = [("batch-bytes-max".to_owned(), "128MiB".to_owned())].into();
+        let flags = [
+            "batch-bytes-max=32MiB",
+            "segment-bytes=16MiB",
+            "produce-buffer-bytes=8MiB",
+        ];
+        let flags = flags.map(|flag| flag.split_once('=').unwrap());
+        let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let flags = flags.into();
         let faults = load(&Sources {
             flags,
             ..Sources::default()

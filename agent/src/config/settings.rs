@@ -74,18 +74,24 @@ impl Settings {
         self.advertise.clone().unwrap_or_else(|| bound.to_string())
     }
 
-    /// Checks what no single key can see; returns every fault.
-    pub(super) fn faults(&self) -> Vec<String> {
+    /// Checks the sizes of a topic against each other and against what the agent has.
+    pub(crate) fn faults_of_sizes(&self, segment_bytes: u64, batch_bytes_max: u64) -> Vec<String> {
         let mut faults = Vec::new();
-        if self.batch_bytes_max > self.segment_bytes {
+        if batch_bytes_max > segment_bytes {
             faults.push("batch-bytes-max is larger than segment-bytes".to_owned());
         }
-        if self.batch_bytes_max > self.produce_buffer_bytes {
+        if batch_bytes_max > self.produce_buffer_bytes.get() {
             faults.push("batch-bytes-max is larger than produce-buffer-bytes".to_owned());
         }
-        if self.segment_bytes.get() > self.unuploaded_bytes_max.get() / 2 {
+        if segment_bytes > self.unuploaded_bytes_max.get() / 2 {
             faults.push("segment-bytes is more than half of unuploaded-bytes-max".to_owned());
         }
+        faults
+    }
+
+    /// Checks what no single key can see; returns every fault.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = self.faults_of_sizes(self.segment_bytes.get(), self.batch_bytes_max.get());
         if self.listen == self.http_listen && self.listen.port() != 0 {
             faults.push("listen and http-listen are the same address".to_owned());
         }

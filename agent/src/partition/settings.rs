@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use esker_index::retention::RetentionPolicy;
+use esker_proto::topic_limits;
 
 use super::timestamps::TimestampPolicy;
 use crate::{config::Settings, control::TopicConfig};
@@ -41,18 +42,20 @@ impl PartitionSettings {
         let default_after = defaults.timestamp_after_max.map(crate::config::Millis::get);
         let own_age = config.segment_ms.map(Duration::from_millis);
         let default_batch = u32::try_from(defaults.batch_bytes_max.get()).unwrap_or(u32::MAX);
+        let own_age = own_age.unwrap_or_else(|| defaults.segment_age.duration());
+        let retention = RetentionPolicy {
+            age_ms: limit(config.retention_ms, default_age),
+            size_bytes: limit(config.retention_bytes, default_size),
+        };
         Self {
-            retention: RetentionPolicy {
-                age_ms: limit(config.retention_ms, default_age),
-                size_bytes: limit(config.retention_bytes, default_size),
-            },
+            retention,
             local_retention_bytes: config
                 .local_retention_bytes
                 .unwrap_or_else(|| defaults.local_retention_bytes.get()),
             segment_bytes: config
                 .segment_bytes
                 .unwrap_or_else(|| defaults.segment_bytes.get()),
-            segment_age: own_age.unwrap_or_else(|| defaults.segment_age.duration()),
+            segment_age: sealed_within_retention(own_age, retention),
             batch_bytes_max: config.batch_bytes_max.unwrap_or(default_batch),
             timestamps: TimestampPolicy {
                 kind: config.timestamps.unwrap_or(defaults.timestamps),
@@ -61,5 +64,34 @@ impl PartitionSettings {
             },
             is_compressed_checked: config.check_compressed.unwrap_or(defaults.check_compressed),
         }
+    }
+}
+
+/// A segment is sealed after the retention time at the latest, or an idle partition would keep records
+/// for as long as its segments may grow.
+fn sealed_within_retention(age: Duration, retention: RetentionPolicy) -> Duration {
+    let retention = retention.age_ms.map(Duration::from_millis);
+    let least = Duration::from_millis(topic_limits::SEGMENT_MS.least);
+    retention.map_or(age, |retention| age.min(retention.max(least)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_sealed_no_later_than_retention_asks() {
+        let age = Duration::from_secs(600);
+        let sealed = |age_ms| {
+            let retention = RetentionPolicy {
+                age_ms,
+                size_bytes: None,
+            };
+            sealed_within_retention(age, retention)
+        };
+        assert_eq!(sealed(None), age);
+        assert_eq!(sealed(Some(700_000)), age);
+        assert_eq!(sealed(Some(60_000)), Duration::from_secs(60));
+        assert_eq!(sealed(Some(1)), Duration::from_millis(100));
     }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Subcommand;
-use esker_proto::v1::{PartitionDescription, TimestampKind, TopicSummary};
+use esker_proto::{
+    topic_limits::{self, Limit},
+    v1::{PartitionDescription, TimestampKind, TopicSummary},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -19,8 +22,8 @@ pub(super) enum TopicCommand {
     Create {
         name: String,
         /// Number of partitions [default: the agent's]
-        #[arg(long, short, default_value_t = 0, hide_default_value = true)]
-        partitions: u32,
+        #[arg(long, short, value_parser = partitions)]
+        partitions: Option<u32>,
         #[command(flatten)]
         settings: SettingsArgs,
     },
@@ -35,11 +38,11 @@ pub(super) enum TopicCommand {
     Alter {
         name: String,
         /// New number of partitions; never fewer than now
-        #[arg(long, short, default_value_t = 0, hide_default_value = true)]
-        partitions: u32,
+        #[arg(long, short, value_parser = partitions)]
+        partitions: Option<u32>,
         #[command(flatten)]
         settings: SettingsArgs,
-        /// Setting to give back to the agent's default, e.g. retention-ms
+        /// Setting to give back to the agent's default, by the name of its option, e.g. retention
         #[arg(long, value_name = "SETTING")]
         reset: Vec<String>,
     },
@@ -69,23 +72,23 @@ pub(super) enum TopicCommand {
 pub(super) struct SettingsArgs {
     /// Keep records this long after they reached the bucket, or after their own time if that is later,
     /// e.g. 7d; `forever` keeps them
-    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    #[arg(long, value_name = "TIME", value_parser = retention)]
     retention: Option<i64>,
     /// Remove the oldest data of a partition beyond this size; `unlimited` for none
     #[arg(long, value_name = "SIZE", value_parser = retention_bytes)]
     retention_bytes: Option<i64>,
     /// Also keep so much of what is in the bucket on local disk
-    #[arg(long, value_name = "SIZE")]
-    local_retention_bytes: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| bytes(text, &topic_limits::LOCAL_RETENTION_BYTES))]
+    local_retention_bytes: Option<u64>,
     /// Seal a segment at this size
-    #[arg(long, value_name = "SIZE")]
-    segment_bytes: Option<ByteSize>,
-    /// Seal a segment at this age
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    segment_age: Option<Duration>,
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| bytes(text, &topic_limits::SEGMENT_BYTES))]
+    segment_bytes: Option<u64>,
+    /// Seal a segment at this age, or at that of the retention if it is shorter
+    #[arg(long, value_name = "TIME", value_parser = segment_age)]
+    segment_age: Option<u64>,
     /// Largest batch accepted
-    #[arg(long, value_name = "SIZE")]
-    batch_bytes_max: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| bytes(text, &topic_limits::BATCH_BYTES_MAX))]
+    batch_bytes_max: Option<u64>,
     /// Whose time records carry: `create`, their producer's, or `append`, the agent's
     #[arg(long, value_name = "KIND", value_parser = timestamps)]
     timestamps: Option<TimestampKind>,
@@ -105,14 +108,12 @@ impl SettingsArgs {
         TopicSettings {
             retention_ms: self.retention,
             retention_bytes: self.retention_bytes,
-            local_retention_bytes: self.local_retention_bytes.map(|size| size.as_u64()),
-            segment_bytes: self.segment_bytes.map(|size| size.as_u64()),
-            segment_ms: self
-                .segment_age
-                .and_then(|age| u64::try_from(age.as_millis()).ok()),
+            local_retention_bytes: self.local_retention_bytes,
+            segment_bytes: self.segment_bytes,
+            segment_ms: self.segment_age,
             batch_bytes_max: self
                 .batch_bytes_max
-                .and_then(|size| u32::try_from(size.as_u64()).ok()),
+                .and_then(|size| u32::try_from(size).ok()),
             timestamps: self.timestamps.map(Into::into),
             timestamp_before_max_ms: self.timestamp_before_max,
             timestamp_after_max_ms: self.timestamp_after_max,
@@ -129,6 +130,35 @@ fn timestamps(text: &str) -> Result<TimestampKind, String> {
     }
 }
 
+fn partitions(text: &str) -> Result<u32, String> {
+    let count: u32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    within(&topic_limits::PARTITIONS, count.into())?;
+    Ok(count)
+}
+
+fn within(limit: &Limit, asked: u64) -> Result<u64, String> {
+    limit.check(asked).map_err(|error| error.to_string())?;
+    Ok(asked)
+}
+
+fn bytes(text: &str, limit: &Limit) -> Result<u64, String> {
+    let size: ByteSize = text.parse()?;
+    within(limit, size.as_u64())
+}
+
+fn segment_age(text: &str) -> Result<u64, String> {
+    let age = time_limit(text)?;
+    let age = u64::try_from(age).map_err(|_| "a segment cannot grow for ever".to_owned())?;
+    within(&topic_limits::SEGMENT_MS, age)
+}
+
+fn retention(text: &str) -> Result<i64, String> {
+    let age = time_limit(text)?;
+    let checked = topic_limits::RETENTION_MS.check_or_none(age);
+    checked.map_err(|error| error.to_string())?;
+    Ok(age)
+}
+
 fn time_limit(text: &str) -> Result<i64, String> {
     if text == "forever" {
         return Ok(-1);
@@ -141,8 +171,8 @@ fn retention_bytes(text: &str) -> Result<i64, String> {
     if text == "unlimited" {
         return Ok(-1);
     }
-    let size: ByteSize = text.parse()?;
-    i64::try_from(size.as_u64()).map_err(|_| "too large".to_owned())
+    let size = bytes(text, &topic_limits::RETENTION_BYTES)?;
+    i64::try_from(size).map_err(|_| "too large".to_owned())
 }
 
 pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Result<()> {
@@ -154,7 +184,7 @@ pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Resul
             settings,
         } => {
             let topic = admin
-                .create_topic(&name, partitions, settings.to_wire())
+                .create_topic(&name, partitions.unwrap_or(0), settings.to_wire())
                 .await?;
             said(common, &topic, "created")
         }
@@ -173,7 +203,7 @@ pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Resul
             let settings = Some(settings.to_wire());
             let request = AlterTopicRequest {
                 name,
-                partitions,
+                partitions: partitions.unwrap_or(0),
                 settings,
                 reset,
             };
@@ -388,4 +418,40 @@ fn partition_json(p: &PartitionDescription) -> Value {
         "unuploaded_bytes": p.unuploaded_bytes,
         "offline_reason": p.offline_reason,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_out_of_bounds_are_refused_before_anything_is_sent() {
+        assert!(partitions("0").is_err());
+        assert_eq!(partitions("10000"), Ok(10_000));
+        assert!(bytes("0", &topic_limits::BATCH_BYTES_MAX).is_err());
+        assert!(bytes("5GiB", &topic_limits::BATCH_BYTES_MAX).is_err());
+        assert_eq!(bytes("8MiB", &topic_limits::BATCH_BYTES_MAX), Ok(8 << 20));
+        assert!(segment_age("1ms").is_err());
+        assert!(segment_age("forever").is_err());
+        assert_eq!(segment_age("10m"), Ok(600_000));
+        assert_eq!(retention("forever"), Ok(-1));
+        assert!(retention("1ms").is_err());
+    }
+
+    #[test]
+    fn settings_are_described_in_words() {
+        let settings = TopicSettings {
+            retention_ms: Some(7 * 24 * 3_600_000),
+            retention_bytes: Some(-1),
+            timestamp_before_max_ms: Some(-1),
+            timestamp_after_max_ms: Some(3_600_000),
+            ..TopicSettings::default()
+        };
+        let lines = settings_lines(&settings);
+        assert!(lines.contains("for 7days, of any size"), "{lines}");
+        assert!(
+            lines.contains("of their producer, any time before their append, at most 1h after it"),
+            "{lines}"
+        );
+    }
 }

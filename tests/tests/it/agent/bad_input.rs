@@ -431,6 +431,31 @@ async fn a_fetch_of_what_is_not_there_is_refused_by_kind() {
     bench.agent.stop().await;
 }
 
+fn out_of_bounds() -> impl Iterator<Item = (&'static str, TopicSettings)> {
+    type Change = fn(&mut TopicSettings);
+    let changes: [(&str, Change); 8] = [
+        ("a segment a millisecond", |s| s.segment_ms = Some(1)),
+        ("segments that grow for ever", |s| {
+            s.segment_ms = Some(u64::MAX)
+        }),
+        ("a segment of 100 TiB", |s| {
+            s.segment_bytes = Some(100 << 40)
+        }),
+        ("no batches", |s| s.batch_bytes_max = Some(0)),
+        ("batches larger than segments", |s| {
+            s.batch_bytes_max = Some(1 << 20)
+        }),
+        ("no retention", |s| s.retention_ms = Some(0)),
+        ("negative retention", |s| s.retention_ms = Some(-2)),
+        ("retention of no bytes", |s| s.retention_bytes = Some(0)),
+    ];
+    changes.into_iter().map(|(what, change)| {
+        let mut settings = TopicSettings::default();
+        change(&mut settings);
+        (what, settings)
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn topics_that_cannot_be_are_refused_by_kind() {
     let mut bench = Bench::start().await;
@@ -491,7 +516,12 @@ async fn topics_that_cannot_be_are_refused_by_kind() {
             ErrorKind::InvalidArgument,
             create("vast", 1, Some(vast)),
         ),
-    ] {
+    ]
+    .into_iter()
+    .chain(out_of_bounds().map(|(what, settings)| {
+        let request = create("bounds", 1, Some(settings));
+        (what, ErrorKind::InvalidArgument, request)
+    })) {
         assert_refused(what, kind, bench.raw.admin.create_topic(request).await);
     }
     let topics = bench

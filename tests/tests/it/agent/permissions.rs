@@ -168,15 +168,14 @@ fn empty_home() -> TempDir {
 
 /// Sends records, about one to a segment, until both have happened.
 async fn fill_long_topic(bench: &Bench, client: &Client) {
-    let settings = TopicSettings {
-        segment_ms: Some(1),
-        ..TopicSettings::default()
-    };
+    // Two of them are larger than a segment.
+    let value = vec![b'x'; 33 << 10];
+    let settings = TopicSettings::default();
     let admin = client.admin();
     admin.create_topic(LONG, 1, settings).await.unwrap();
     let producer = client.producer(LONG, small_batches()).await.unwrap();
     for _ in 0..LONG_RECORDS_MAX {
-        let sent = producer.send(RecordRef::new(b"a little")).await.unwrap();
+        let sent = producer.send(RecordRef::new(&value)).await.unwrap();
         sent.await.unwrap();
         bench.assert_nothing_refused();
         if bench.keys_with("/pages/") > 0 && bench.keys_with("/boundary/") > 0 {
