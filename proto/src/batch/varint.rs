@@ -19,7 +19,7 @@ pub(super) const fn zigzag_length(length: usize) -> u64 {
 
 /// Undoes [`zigzag`].
 #[inline]
-const fn unzigzag(value: u64) -> i64 {
+pub(super) const fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
@@ -41,6 +41,27 @@ pub(super) fn write<const N: usize>(out: &mut [u8; N], start: usize, mut value: 
     }
     out[at] = (value & 0x7f) as u8;
     at + 1
+}
+
+/// Undoes [`zigzag_length`]; `None` for a negative length.
+#[inline]
+pub(super) fn as_length(value: u64) -> Option<usize> {
+    usize::try_from(value >> 1).ok().filter(|_| value & 1 == 0)
+}
+
+/// Returns the varint in the lowest bytes of `word`, not decoded from zigzag, and how many bytes it
+/// takes; `None` if it takes more than three.
+#[inline]
+pub(super) const fn in_word(word: u64) -> Option<(u64, usize)> {
+    if word & 0x80 == 0 {
+        Some((word & 0x7f, 1))
+    } else if word & 0x8000 == 0 {
+        Some((word & 0x7f | word >> 1 & 0x3f80, 2))
+    } else if word & 0x80_0000 == 0 {
+        Some((word & 0x7f | word >> 1 & 0x3f80 | word >> 2 & 0x1f_c000, 3))
+    } else {
+        None
+    }
 }
 
 /// Returns the varint at the front of `bytes`, and what follows it.
