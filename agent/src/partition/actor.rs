@@ -2,7 +2,10 @@
 
 use std::{future::pending, sync::Arc};
 
-use esker_index::{Manifest, producers::Check};
+use esker_index::{
+    Manifest,
+    producers::{Check, ProducerError},
+};
 use esker_proto::{
     batch::{BatchHeader, RecordTimes},
     types::{LeaderEpoch, Offset, TopicPartition},
@@ -36,7 +39,7 @@ const AGE_SPREAD: f64 = 0.1;
 /// An idle producer is forgotten after this long, as in Kafka.
 const PRODUCER_EXPIRY_MS: u64 = 24 * 3_600_000;
 /// How often idle producers are looked for.
-const PRODUCER_EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(600);
+const PRODUCER_EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 /// When a refused producer should come back.
 const RETRY_AFTER_MS: u32 = 500;
 
@@ -192,8 +195,7 @@ impl Actor {
         times: RecordTimes,
     ) -> Result<(u32, Check), PartitionError> {
         self.intake.check()?;
-        let check = self.log.check_producer(header);
-        match check.map_err(PartitionError::Producer)? {
+        match self.log.check_producer(header).map_err(refused)? {
             Check::Append => Ok((self.admit(header, times)?, Check::Append)),
             duplicate @ Check::Duplicate { .. } => Ok((0, duplicate)),
         }
@@ -515,6 +517,16 @@ impl Actor {
 /// What the system said.
 fn cause_of(error: &log::Error) -> String {
     std::error::Error::source(error).map_or_else(String::new, ToString::to_string)
+}
+
+fn refused(error: ProducerError) -> PartitionError {
+    match error {
+        ProducerError::TooMany { .. } => PartitionError::Throttled {
+            reason: error.to_string(),
+            retry_after_ms: RETRY_AFTER_MS,
+        },
+        error => PartitionError::Producer(error),
+    }
 }
 
 async fn sleep_until(at: Option<Instant>) {

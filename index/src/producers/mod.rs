@@ -25,8 +25,12 @@
 //! Producers are forgotten by time since their last batch, on the clock of the agent and never on
 //! record timestamps: a backfill of old records must not expire while it runs, and one record from
 //! the year 2100 must not expire all others. Entries that recovery read from the log count as used at
-//! the first [`ProducerTable::expire`] after it. Beyond [`PRODUCERS_MAX`] the least recently used one
-//! goes. Segment deletion forgets nobody.
+//! the first [`ProducerTable::expire`] after it. Segment deletion forgets nobody.
+//!
+//! A full table lets a new producer in only in place of one that has not written for
+//! [`REMEMBERED_MS_MIN`]; otherwise the new one is refused for now ([`ProducerError::TooMany`]). The
+//! retry of a first batch whose producer was forgotten would be appended once more, and that time is
+//! longer than producers retry by default.
 
 mod snapshot;
 mod window;
@@ -46,7 +50,9 @@ use window::Window;
 pub const WINDOW_BATCHES: usize = 8;
 /// Producers remembered per partition. Their snapshot travels in every manifest commit, so that it
 /// must stay well below the commit's own bound.
-pub const PRODUCERS_MAX: usize = 2_048;
+pub const PRODUCERS_MAX: usize = 4_096;
+/// A producer is remembered at least this long after its last batch.
+pub const REMEMBERED_MS_MIN: u64 = 5 * 60_000;
 
 /// What to do with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,14 @@ pub enum ProducerError {
         /// The batch's first sequence.
         got: Sequence,
     },
+    /// As many producers as are remembered have written lately. A new one may be let in later.
+    #[error(
+        "too many producers have written to the partition within the last minutes. max=`{max}`"
+    )]
+    TooMany {
+        /// How many are remembered.
+        max: usize,
+    },
     /// The producer fields of the batch contradict each other.
     #[error(
         "producer fields are malformed. producer_id=`{producer_id}`, epoch=`{epoch}`, sequence=`{sequence}`"
@@ -128,6 +142,8 @@ pub struct ProducerTable {
     /// Least recently used first.
     by_use: BTreeMap<u64, ProducerId>,
     next_use_number: u64,
+    /// When [`Self::expire`] was last called.
+    expired_at: Option<TimestampMs>,
 }
 
 impl PartialEq for ProducerTable {
@@ -160,13 +176,31 @@ impl ProducerTable {
         }
         check_fields(batch)?;
         match self.producers.get(&batch.producer_id) {
-            None if batch.base_sequence == Sequence::ZERO => Ok(Check::Append),
+            None if batch.base_sequence == Sequence::ZERO => self.check_room(),
             None => Err(ProducerError::Unknown {
                 producer_id: batch.producer_id,
                 got: batch.base_sequence,
             }),
             Some(producer) => producer.check(batch),
         }
+    }
+
+    /// Whether a producer may be added: the table has room, or one that may be forgotten.
+    fn check_room(&self) -> Result<Check, ProducerError> {
+        let is_forgettable = |id: &ProducerId| {
+            let oldest = self.producers.get(id).map(|producer| producer.last_used);
+            match (oldest, self.expired_at) {
+                (Some(LastUsed::At(last_used)), Some(now)) => {
+                    now.millis_since(last_used) >= REMEMBERED_MS_MIN
+                }
+                _ => false,
+            }
+        };
+        let has_room = self.producers.len() < PRODUCERS_MAX;
+        if has_room || self.by_use.values().next().is_some_and(is_forgettable) {
+            return Ok(Check::Append);
+        }
+        Err(ProducerError::TooMany { max: PRODUCERS_MAX })
     }
 
     /// Notes a batch of the log, with its final base offset.
@@ -198,6 +232,7 @@ impl ProducerTable {
     /// Call it now and then: it is also how the table learns the time, so that a producer lives at
     /// least `after_ms` and at most that plus the time between two calls.
     pub fn expire(&mut self, now: TimestampMs, after_ms: u64) -> usize {
+        self.expired_at = Some(now);
         let before = self.producers.len();
         let by_use = &mut self.by_use;
         self.producers.retain(|_, producer| {
