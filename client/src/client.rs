@@ -4,11 +4,12 @@ use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use esker_proto::{
     batch::DECOMPRESSED_BYTES_MAX,
+    error::encode_detail,
     types::{Offset, PartitionId, ProducerEpoch, ProducerId, TopicId},
     v1::{self, admin_client::AdminClient, log_client::LogClient},
 };
 use tokio::sync::Mutex;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::{
     Admin, ClientConfig, Consumer, ConsumerConfig, Producer, ProducerConfig,
@@ -217,7 +218,7 @@ impl Client {
         let listed = self
             .log_call(Repeat::Always, |mut agent| {
                 let request = request.clone();
-                async move { agent.list_offsets(request).await }
+                async move { passing(agent.list_offsets(request).await?) }
             })
             .await?;
         let topic = topic.into();
@@ -342,6 +343,25 @@ pub(crate) fn log_client(connection: Connection) -> LogClient<Connection> {
 pub(crate) fn admin_client(connection: Connection) -> AdminClient<Connection> {
     let origin = connection.origin();
     AdminClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Makes an error of an answer in which a partition cannot tell its offset for the moment, so that
+/// the call is tried again.
+fn passing(
+    listed: Response<v1::ListOffsetsResponse>,
+) -> Result<Response<v1::ListOffsetsResponse>, Status> {
+    let mut offsets = listed.get_ref().offsets.iter();
+    let failed = offsets.find_map(|found| {
+        let error = found.error.as_ref().filter(|error| error.is_retryable)?;
+        Some((found.partition, error.clone()))
+    });
+    let Some((partition, mut detail)) = failed else {
+        return Ok(listed);
+    };
+    detail.message = format!("partition {partition}: {}", detail.message);
+    let code = Code::Unavailable;
+    let encoded = encode_detail(code.into(), &detail);
+    Err(Status::with_details(code, detail.message, encoded))
 }
 
 fn read_offset(

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 /// Stands for "never": longer durations are cut to this, since no clock can add them.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Longest pause an agent may ask for: a wrong one must not stop a client for weeks.
+pub(crate) const ASKED_MAX: Duration = Duration::from_secs(60);
+
 /// Returns the time `wait` after another, however long that is.
 pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     from + wait.min(NEVER)
@@ -71,7 +74,7 @@ impl Backoff {
         let full = full.min(self.policy.delay_max).min(NEVER);
         // Half fixed, half random: callers that failed together do not come back together.
         let jittered = full.mul_f64(rand::rng().random_range(0.5..=1.0));
-        jittered.max(at_least.unwrap_or_default())
+        jittered.max(at_least.unwrap_or_default().min(ASKED_MAX))
     }
 }
 
@@ -107,12 +110,14 @@ mod tests {
             delay_first: Duration::MAX,
             delay_max: Duration::MAX,
         });
-        assert!(backoff.delay(Some(Duration::MAX)) > backoff.delay(None));
+        assert!(backoff.delay(None) > Duration::from_secs(1 << 26));
     }
 
     #[test]
-    fn wait_asked_for_by_the_agent_is_kept() {
+    fn wait_asked_for_by_the_agent_is_kept_within_reason() {
         let asked = Duration::from_secs(5);
         assert!(Backoff::new(POLICY).delay(Some(asked)) >= asked);
+        let weeks = Duration::from_millis(u32::MAX.into());
+        assert_eq!(Backoff::new(POLICY).delay(Some(weeks)), ASKED_MAX);
     }
 }

@@ -10,7 +10,9 @@ use super::position::SavedPosition;
 #[derive(Clone, Debug)]
 pub struct ConsumerConfig {
     /// Bytes fetched and not handed out yet, over all partitions, beyond what the connection itself
-    /// holds (4 MiB). At least one batch per partition is always held. They are held as they came,
+    /// holds (4 MiB for each 64 partitions). Shared by the partitions as they are assigned: those of
+    /// later calls get less, and those of earlier ones keep their share. At least one batch per
+    /// partition is always held. They are held as they came,
     /// compressed ones compressed: see `response_bytes`. Default: 64 MiB.
     pub buffer_bytes: usize,
     /// About how many bytes an agent puts into one response, and how many bytes of decompressed

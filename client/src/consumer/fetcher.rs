@@ -297,7 +297,7 @@ fn pass(plan: &mut Plan, error: Error) -> Result<Fetched> {
         skipped: vec![error],
         high_watermark: plan.watermark.offset(),
         log_start_offset: Offset::ZERO,
-        source: FetchSource::Bucket,
+        source: FetchSource::Unknown,
     })
 }
 

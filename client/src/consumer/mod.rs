@@ -128,6 +128,7 @@ impl Consumer {
             None => None,
         };
         let topic: Arc<str> = topic.into();
+        let mut assigned = Vec::with_capacity(partitions.len());
         for partition in partitions {
             let key = (Arc::clone(&topic), partition);
             let leader = layout.leaders.get(partition.get() as usize);
@@ -143,8 +144,10 @@ impl Consumer {
                 fetch: None,
             };
             self.lanes.insert(key.clone(), lane);
-            self.start(&key);
+            assigned.push(key);
         }
+        // Only now: the buffer is shared by all of them.
+        assigned.iter().for_each(|key| self.start(key));
         Ok(())
     }
 

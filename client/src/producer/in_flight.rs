@@ -17,7 +17,7 @@
 //!
 //! When a batch fails for good its sequences leave a gap that the agent will not step over. The
 //! batches behind it are awaited or sent again until it is certain of each that it is not in the
-//! log. Only then does this partition's epoch rise and the remaining batches get new sequences
+//! log; one that is certain waits. Only then does this partition's epoch rise and the remaining batches get new sequences
 //! from 0. A batch whose fate is not certain is never given another sequence: that could double
 //! it. The new epoch also fences the one given up: if it is still on its way somewhere, it cannot
 //! come to lie behind later ones.
@@ -252,16 +252,23 @@ impl InFlight {
         Some(entry.batch.bytes.clone())
     }
 
-    /// The first due batch, if none behind it is on its way.
+    /// The first batch worth sending, if none behind it is on its way.
     fn next_due(&self) -> Option<usize> {
-        let index = self
-            .queue
-            .iter()
-            .position(|entry| entry.state == State::Due)?;
+        let mut queue = self.queue.iter().enumerate();
+        let (index, _) = queue.find(|(index, entry)| {
+            entry.state == State::Due && !self.waits_for_gap(*index, entry)
+        })?;
         let mut behind = self.queue.iter().skip(index);
         behind
             .all(|entry| entry.state == State::Due)
             .then_some(index)
+    }
+
+    /// Whether a batch is certain to be refused again until the gap before it is closed: sent at
+    /// once, it would be refused as fast as the agent can answer for as long as one before the gap
+    /// is awaited.
+    fn waits_for_gap(&self, index: usize, entry: &Entry) -> bool {
+        entry.fate == Fate::Absent && self.gap.is_some_and(|gap| index >= gap.ahead)
     }
 
     /// Starts a new epoch for the batches behind a gap, once it is certain that the log has none of

@@ -51,7 +51,7 @@ pub struct RecordRef<'a> {
     pub value: Option<&'a [u8]>,
     /// Names and values.
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
-    /// When it was made; absent: now.
+    /// When it was made; absent: now, which on Linux is up to 10 ms behind the clock that others read.
     pub timestamp: Option<TimestampMs>,
     /// Where it is to go, whatever its key.
     pub partition: Option<PartitionId>,

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     client::TopicLayout,
     error::{Error, ErrorKind},
+    retry::ASKED_MAX,
     transport::Address,
 };
 
@@ -183,8 +184,9 @@ impl Sender {
         match encoded.batch {
             Ok(batch) => lane.in_flight.push_encoded(batch),
             Err(error) => {
-                // Its records have been told: the batch is dropped.
+                // Its deliveries have been told: the batch is dropped. Flushes look here.
                 tracing::error!(%error, "compressing a batch failed");
+                self.accumulator.failures.note(&runtime_ended());
                 self.accumulator.budget.give_back(encoded.reserved);
             }
         }
@@ -290,7 +292,8 @@ impl Sender {
         match result {
             Some(v1::produce_response::Result::Ack(ack)) => {
                 if ack.throttle_ms > 0 {
-                    lane.hold_until = Some(now + Duration::from_millis(ack.throttle_ms.into()));
+                    let asked = Duration::from_millis(ack.throttle_ms.into());
+                    lane.hold_until = Some(now + asked.min(ASKED_MAX));
                 }
                 Answer::Written(Offset::new(ack.base_offset))
             }
@@ -477,6 +480,9 @@ impl Drop for Sender {
         let ended = runtime_ended();
         self.accumulator.close();
         for lane in 0..self.lanes.len() {
+            if self.lanes[lane].is_encoding {
+                self.accumulator.failures.note(&ended);
+            }
             self.end_lane(lane, &ended);
         }
     }

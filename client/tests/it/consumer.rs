@@ -533,3 +533,29 @@ async fn partition_is_read_on_after_an_error_that_may_pass_while_its_offset_is_r
     consumer.assign("t", P0, start, until).await.unwrap();
     assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 10..20));
 }
+
+#[tokio::test]
+async fn partition_that_cannot_tell_its_offset_for_the_moment_is_asked_again() {
+    let (agent, client) = filled(2).await;
+    agent.on_offset([detail(Wire::BucketUnavailable, "store does not answer")]);
+    let mut consumer = client.consumer(ConsumerConfig::default());
+    let until = Some(End::Latest);
+    let assigned = consumer.assign("t", Partitions::All, StartAt::Earliest, until);
+    assigned.await.unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap().len(), 40);
+}
+
+#[tokio::test]
+async fn partitions_assigned_together_share_the_buffer() {
+    let (agent, client) = filled(8).await;
+    let config = ConsumerConfig {
+        buffer_bytes: 1 << 20,
+        ..ConsumerConfig::default()
+    };
+    let mut consumer = client.consumer(config);
+    let until = Some(End::Latest);
+    let assigned = consumer.assign("t", Partitions::All, StartAt::Earliest, until);
+    assigned.await.unwrap();
+    read(&mut consumer).await.unwrap();
+    assert_eq!(agent.max_bytes(), [(1 << 20) / 8; 8]);
+}

@@ -182,6 +182,9 @@ struct State {
     produce_faults: Mutex<VecDeque<ProduceFault>>,
     fetch_faults: Mutex<VecDeque<FetchFault>>,
     list_faults: Mutex<VecDeque<v1::ErrorDetail>>,
+    offset_faults: Mutex<VecDeque<v1::ErrorDetail>>,
+    /// What each fetch asked for.
+    max_bytes: Mutex<Vec<u32>>,
     kept: Mutex<Vec<v1::ProduceRequest>>,
     producer_ids: AtomicI64,
     /// Largest batch taken; 0: any.
@@ -277,6 +280,16 @@ impl FakeAgent {
     /// Refuses searches for offsets.
     pub(crate) fn on_list(&self, faults: impl IntoIterator<Item = v1::ErrorDetail>) {
         self.state.list_faults.lock().extend(faults);
+    }
+
+    /// Refuses the offset of one partition, in answers that name those of the others.
+    pub(crate) fn on_offset(&self, faults: impl IntoIterator<Item = v1::ErrorDetail>) {
+        self.state.offset_faults.lock().extend(faults);
+    }
+
+    /// Returns how large the responses may be that each fetch asked for.
+    pub(crate) fn max_bytes(&self) -> Vec<u32> {
+        self.state.max_bytes.lock().clone()
     }
 
     /// Says that another agent leads all partitions.
@@ -611,6 +624,7 @@ impl Log for Service {
         request: Request<v1::FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
         self.0.fetches.fetch_add(1, Ordering::SeqCst);
+        self.0.max_bytes.lock().push(request.get_ref().max_bytes);
         let fault = self.0.fetch_faults.lock().pop_front();
         if let Some(FetchFault::Refuse(error)) = &fault {
             return Err(status(error));
@@ -659,7 +673,7 @@ impl Log for Service {
                     partition: index,
                     offset: offset(partition),
                     timestamp_ms: None,
-                    error: None,
+                    error: self.0.offset_faults.lock().pop_front(),
                 })
             });
         let offsets = offsets.collect();

@@ -529,13 +529,14 @@ async fn records_without_a_key_go_elsewhere_when_a_partition_is_fenced() {
 
 #[tokio::test]
 async fn producer_follows_the_topic_s_limit_when_it_is_lowered() {
+    const ROUNDS_MAX: usize = 1_000;
     let agent = FakeAgent::start(1).await;
     let producer = producer(&agent, ProducerConfig::default()).await;
     agent.set_batch_bytes_max(2_000);
     let value = vec![7; 500];
     let mut delivered = false;
     // Batches built before it was known fail, and say why.
-    while !delivered {
+    for _ in 0..ROUNDS_MAX {
         let mut deliveries = Vec::new();
         for _ in 0..100 {
             deliveries.push(producer.send(RecordRef::new(&value)).await.unwrap());
@@ -549,7 +550,11 @@ async fn producer_follows_the_topic_s_limit_when_it_is_lowered() {
             );
         }
         delivered = outcomes.iter().all(Result::is_ok);
+        if delivered {
+            break;
+        }
     }
+    assert!(delivered, "the limit is never followed");
     assert!(agent.batches(0) >= 25);
 }
 

@@ -158,6 +158,25 @@ async fn batches_behind_one_given_up_get_a_new_epoch_once_they_are_certain() {
 }
 
 #[tokio::test]
+async fn batch_behind_a_gap_is_not_sent_over_and_over_while_one_before_it_is_awaited() {
+    let now = Instant::now();
+    let mut window = under_way(3, now);
+    let too_large = Answer::Refused(refusal(v1::ErrorKind::BatchTooLarge));
+    window.on_answer(Attempt(1), too_large, now).unwrap();
+    let unordered = Answer::Refused(refusal(v1::ErrorKind::OutOfOrderSequence));
+    assert!(window.on_answer(Attempt(2), unordered, now).is_none());
+
+    assert!(send_all(&mut window, 10, now).is_empty());
+
+    window
+        .on_answer(Attempt(0), Answer::Written(Offset::new(1)), now)
+        .unwrap();
+    let sent = send_all(&mut window, 20, now);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(stamp_of(&sent[0].1), (1, 0), "in a new epoch");
+}
+
+#[tokio::test]
 async fn batch_that_was_on_its_way_when_time_ran_out_has_an_unknown_outcome() {
     let now = Instant::now();
     let mut window = under_way(1, now);
