@@ -201,7 +201,7 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
             table.add_row([object.reason.name().to_owned(), bytes, object.key.clone()]);
         }
         output::print(&table)?;
-        println!();
+        output::line(format_args!(""))?;
     }
     let what = if dry_run {
         "would be deleted"
@@ -209,19 +209,21 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
         "deleted"
     };
     if totals.is_empty() {
-        println!("no garbage");
+        output::line(format_args!("no garbage"))?;
     }
     for (reason, (objects, bytes)) in totals {
-        println!(
+        output::line(format_args!(
             "{}: {} objects, {} {what}",
             reason.name(),
             grouped(objects),
             size(bytes)
-        );
+        ))?;
     }
     for unjudged in &plan.unjudged {
         let (partition, reason) = (unjudged.topic_partition, &unjudged.reason);
-        println!("{partition}: kept what cannot be judged: {reason}");
+        output::line(format_args!(
+            "{partition}: kept what cannot be judged: {reason}"
+        ))?;
     }
     Ok(())
 }

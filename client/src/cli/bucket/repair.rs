@@ -1,5 +1,7 @@
 //! `esker bucket repair`: shows what can be repaired, and does it when told to.
 
+use std::io;
+
 use esker_proto::types::{OffsetRange, TopicPartition};
 use esker_tiering::{
     env::RandomIds,
@@ -34,7 +36,7 @@ pub(super) async fn run(
         let repairs: Vec<Value> = repairs.collect();
         output::json(&json!({ "dry_run": options.dry_run, "repairs": repairs }))?;
     } else {
-        print(&repairs, options);
+        print(&repairs, options)?;
     }
     let is_refused =
         |report: &RebuildReport| !matches!(report.refusal, None | Some(Refusal::Intact));
@@ -56,24 +58,30 @@ async fn damaged(scrubber: &Scrubber) -> anyhow::Result<Vec<TopicPartition>> {
     Ok(damaged)
 }
 
-fn print(repairs: &[(TopicPartition, RebuildReport)], options: RebuildOptions) {
+fn print(repairs: &[(TopicPartition, RebuildReport)], options: RebuildOptions) -> io::Result<()> {
     if repairs.is_empty() {
-        println!(
+        output::line(format_args!(
             "nothing to repair; `esker bucket verify --deep` also reads the bytes of segments"
-        );
+        ))?;
     }
     for (partition, report) in repairs {
-        println!("partition {partition}");
+        output::line(format_args!("partition {partition}"))?;
         for line in lines(report, options) {
-            println!("  {line}");
+            output::line(format_args!("  {line}"))?;
         }
     }
     let has_plan = repairs.iter().any(|(_, report)| report.manifest.is_some());
-    if has_plan && options.dry_run {
-        println!("nothing was written; --apply writes it, and fences the agent of the partition");
-    } else if has_plan {
-        println!("restart the agent, which was fenced; then run `esker bucket verify`");
+    if !has_plan {
+        return Ok(());
     }
+    output::line(match options.dry_run {
+        true => format_args!(
+            "nothing was written; --apply writes it, and fences the agent of the partition"
+        ),
+        false => {
+            format_args!("restart the agent, which was fenced; then run `esker bucket verify`")
+        }
+    })
 }
 
 fn lines(report: &RebuildReport, options: RebuildOptions) -> Vec<String> {

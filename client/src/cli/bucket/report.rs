@@ -1,5 +1,7 @@
 //! What a verification found, for people and for scripts.
 
+use std::io;
+
 use esker_proto::types::TopicPartition;
 use esker_tiering::{
     keys::Keys,
@@ -45,7 +47,7 @@ pub(super) fn verified(
             "anomalies": anomalies.collect::<Vec<_>>(),
         }))?;
     } else {
-        print(report, has_cluster);
+        print(report, has_cluster)?;
     }
     match (report.is_intact(), has_cluster) {
         (true, true) => Ok(()),
@@ -61,8 +63,8 @@ pub(super) fn command(topic_partition: TopicPartition) -> String {
     format!("esker bucket repair --partition {topic_partition}")
 }
 
-fn print(report: &VerifyReport, has_cluster: bool) {
-    println!(
+fn print(report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
+    output::line(format_args!(
         "{} partitions, {} segments, {}, {} index pages; {} orphans, {}",
         grouped(report.partitions),
         grouped(report.segments),
@@ -70,49 +72,55 @@ fn print(report: &VerifyReport, has_cluster: bool) {
         grouped(report.pages),
         grouped(report.orphans),
         size(report.orphan_bytes),
-    );
+    ))?;
     if !has_cluster {
-        println!("cluster.json is missing: an agent refuses to start here until it is restored");
+        output::line(format_args!(
+            "cluster.json is missing: an agent refuses to start here until it is restored"
+        ))?;
     }
     if !report.anomalies.is_empty() {
-        for run in report
+        return report
             .anomalies
             .chunk_by(|a, b| a.topic_partition == b.topic_partition)
-        {
-            print_partition(run);
-        }
-    } else if report.is_deep {
-        println!(
-            "every object that a manifest names exists, and all its bytes were read and are right"
-        );
-    } else {
-        println!("every object that a manifest names exists and is long enough");
-        println!("the bytes of segments were not read; --deep reads them");
+            .try_for_each(print_partition);
     }
+    output::line(match report.is_deep {
+        true => format_args!(
+            "every object that a manifest names exists, and all its bytes were read and are right"
+        ),
+        false => format_args!(
+            "every object that a manifest names exists and is long enough\n\
+             the bytes of segments were not read; --deep reads them"
+        ),
+    })
 }
 
-fn print_partition(anomalies: &[Anomaly]) {
+fn print_partition(anomalies: &[Anomaly]) -> io::Result<()> {
     let Some(first) = anomalies.first() else {
-        return;
+        return Ok(());
     };
-    println!("\npartition {}", first.topic_partition);
+    output::line(format_args!("\npartition {}", first.topic_partition))?;
     let folder = Keys::new(first.topic_partition).folder();
     for anomaly in anomalies {
         let name = anomaly.key.strip_prefix(&folder).unwrap_or(&anomaly.key);
-        println!("  {}", name.trim_start_matches('/'));
+        output::line(format_args!("  {}", name.trim_start_matches('/')))?;
         if let Some(offsets) = &anomaly.offsets {
-            println!("      offsets {} to {}", offsets.start, offsets.end);
+            output::line(format_args!(
+                "      offsets {} to {}",
+                offsets.start, offsets.end
+            ))?;
         }
         for line in wrapped(&anomaly.damage.to_string(), WIDTH - 6) {
-            println!("      {line}");
+            output::line(format_args!("      {line}"))?;
         }
     }
     if anomalies
         .iter()
         .any(|anomaly| anomaly.damage.loses_records())
     {
-        println!("  repair: {}", command(first.topic_partition));
+        output::line(format_args!("  repair: {}", command(first.topic_partition)))?;
     }
+    Ok(())
 }
 
 /// Breaks a text at blanks. A word that is longer stays whole.

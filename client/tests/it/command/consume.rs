@@ -160,9 +160,7 @@ async fn closed_pipe_ends_the_command_quietly() {
         &["consume", "t", "--from", "beginning", "--json"],
         &["replay", "t", "--output", "-"],
     ] {
-        let mut esker = Esker::start(agent.address(), args);
-        esker.close_stdout();
-        let exit = esker.ended().await;
+        let exit = Esker::start_unread(agent.address(), args).ended().await;
         assert_eq!(exit.code, Some(141), "{args:?} {exit:?}");
         assert_eq!(exit.stderr, "", "{args:?}");
     }

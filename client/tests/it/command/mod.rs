@@ -1,5 +1,6 @@
 //! The `esker` command as a process.
 
+mod bucket;
 mod consume;
 mod produce;
 mod replay;
@@ -39,11 +40,24 @@ impl Esker {
         Self::start_under(env!("CARGO_BIN_EXE_esker"), &[], address, args)
     }
 
+    /// Starts the command with a standard output whose reader has closed it.
+    fn start_unread(address: &str, args: &[&str]) -> Self {
+        let (reader, stdout) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
+        command.args(args).stdout(stdout);
+        Self::spawn(command, address)
+    }
+
     fn start_under(program: &str, before: &[&str], address: &str, args: &[&str]) -> Self {
         let mut command = Command::new(program);
-        command.args(before).args(args);
+        command.args(before).args(args).stdout(Stdio::piped());
+        Self::spawn(command, address)
+    }
+
+    fn spawn(mut command: Command, address: &str) -> Self {
         command.env("ESKER_BOOTSTRAP", address).kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         Self {
             stdin: child.stdin.take(),
@@ -72,10 +86,6 @@ impl Esker {
             rustix::io::ioctl_fionread(&*stdin).unwrap() == 0
         })
         .await;
-    }
-
-    fn close_stdout(&mut self) {
-        self.stdout = None;
     }
 
     fn signal(&self, signal: Signal) {
