@@ -245,7 +245,11 @@ impl Error {
         let mut error = self.context(format_args!("topic {topic} partition {partition}"));
         let inner = error.inner_mut();
         if let Some(OffsetRange { start, end }) = &offsets {
-            inner.message = format!("{} offsets=`{start}..{end}`", inner.message);
+            let named = format!("offsets=`{start}..{end}`");
+            // Of damage in the bucket the agent has said so.
+            if !inner.message.ends_with(&named) {
+                inner.message = format!("{} {named}", inner.message);
+            }
         }
         inner.place = Some(Place {
             topic: Arc::clone(topic),
@@ -346,6 +350,17 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn damaged_offsets_are_named_once() {
+        let offsets = Some(Offset::ZERO..Offset::new(4));
+        for message in ["damaged", "damaged; offsets=`0..4`"] {
+            let error = Error::new(ErrorKind::Corrupt, message);
+            let error = error.at(&"t".into(), PartitionId::new(1), offsets.clone());
+            let named = error.to_string().matches("offsets=`0..4`").count();
+            assert_eq!(named, 1, "{error}");
+        }
+    }
 
     #[test]
     fn a_broken_connection_is_said_in_one_line() {

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{
     Common,
-    output::{self, grouped, size},
+    output::{self, count, grouped, size},
 };
 
 mod repair;
@@ -148,10 +148,10 @@ async fn open(common: &Common, url: &StoreUrl) -> anyhow::Result<Opened> {
     let shown = bar.clone();
     let scrubber = Scrubber::new(store, TaskSet::new()).with_progress(move |progress| {
         shown.set_message(format!(
-            "{} partitions, {} of {} segments, {} read",
-            progress.partitions,
-            progress.segments,
-            progress.segments_total,
+            "{}, {} of {}, {} read",
+            count(progress.partitions, "partition"),
+            grouped(progress.segments),
+            count(progress.segments_total, "segment"),
             size(progress.bytes_read)
         ));
         shown.tick();
@@ -213,9 +213,9 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
     }
     for (reason, (objects, bytes)) in totals {
         output::line(format_args!(
-            "{}: {} objects, {} {what}",
+            "{}: {}, {} {what}",
             reason.name(),
-            grouped(objects),
+            count(objects, "object"),
             size(bytes)
         ))?;
     }

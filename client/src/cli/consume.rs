@@ -1,6 +1,9 @@
 //! `esker consume`: records to standard output or a file, as they come.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use tokio::select;
@@ -14,7 +17,7 @@ use super::{
     signals::{Stop, Stopping},
     start::Place,
 };
-use crate::{Fetched, PartitionId, Record};
+use crate::{Fetched, Offset, PartitionId, Record};
 
 #[derive(Debug, Args)]
 pub(super) struct ConsumeArgs {
@@ -68,21 +71,23 @@ pub(super) async fn run(common: &Common, args: ConsumeArgs) -> anyhow::Result<()
         separator: args.key_separator.into_bytes(),
         left: args.max.unwrap_or(u64::MAX),
         printed: 0,
+        unflushed: None,
         positions: reader.positions().clone(),
     };
     let mut stopping = Stopping::listen()?;
     let read = printing.print_all(&mut reader, &mut stopping).await;
-    let flushed = printing.out.flush();
+    let flushed = printing.flush();
     let stop = match read {
         Ok(None) => return Ok(flushed?),
         Ok(Some(stop)) => stop,
         Err(error) if exit::is_closed_pipe(&error) => return Err(error),
         Err(error) => {
-            note(format_args!(
-                "esker: {}",
-                printing.told(exit::is_final(&error))
-            ));
-            return Err(error);
+            let told = printing.told(exit::is_final(&error));
+            note(format_args!("esker: {told}"));
+            return Err(match error.is::<io::Error>() {
+                true => error.context("cannot write the output"),
+                false => error,
+            });
         }
     };
     flushed?;
@@ -101,8 +106,11 @@ struct Printing {
     format: Format,
     separator: Vec<u8>,
     left: u64,
+    /// What the output has taken.
     printed: u64,
-    /// Behind what was printed.
+    /// What its buffer may still hold: how many records, of which partition, up to where.
+    unflushed: Option<(u64, PartitionId, Offset)>,
+    /// Behind what the output has taken.
     positions: Positions,
 }
 
@@ -122,26 +130,35 @@ impl Printing {
                     None => break,
                 },
             }
-            self.out.flush()?;
+            self.flush()?;
         }
         Ok(None)
     }
 
+    /// Only what was written counts as printed: a full disk is noticed no earlier.
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()?;
+        if let Some((records, partition, next_offset)) = self.unflushed.take() {
+            self.printed += records;
+            self.positions.advance(partition, next_offset);
+        }
+        Ok(())
+    }
+
     fn print(&mut self, fetched: &Fetched) -> anyhow::Result<()> {
+        let (mut printed, partition) = (0, fetched.partition());
         for record in fetched {
             if self.left == 0 {
                 return Ok(());
             }
             let record = record.map_err(advised)?;
-            self.print_record(fetched.partition(), &record)?;
+            self.print_record(partition, &record)?;
             self.left -= 1;
-            self.printed += 1;
-            self.positions
-                .advance(fetched.partition(), record.offset.advance(1));
+            printed += 1;
+            self.unflushed = Some((printed, partition, record.offset.advance(1)));
         }
         // Also behind what was skipped.
-        self.positions
-            .advance(fetched.partition(), fetched.next_offset());
+        self.unflushed = Some((printed, partition, fetched.next_offset()));
         Ok(())
     }
 

@@ -34,8 +34,21 @@ pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::from(CLOSED_PIPE);
     }
-    note(format_args!("esker: {error:#}"));
+    note(format_args!("esker: {}", told(error)));
     ExitCode::from(code(error))
+}
+
+/// An error and its causes, each once: some messages name their cause themselves.
+pub(super) fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Whether standard output was closed. A connection to an agent that broke is another matter.
@@ -88,5 +101,22 @@ const fn of_store(kind: StoreKind) -> u8 {
         StoreKind::Unavailable | StoreKind::Unknown => OUT_OF_REACH,
         StoreKind::Corrupt => DAMAGED,
         _ => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let refused = || io::Error::other("refused");
+        let named = Error::new(ErrorKind::Unavailable, "no agent: refused; start it");
+        let error = anyhow::Error::from(named.with_source(refused()));
+        assert_eq!(told(&error), "no agent: refused; start it");
+        let error = Err::<(), _>(refused()).context("no agent").unwrap_err();
+        assert_eq!(told(&error), "no agent: refused");
     }
 }

@@ -75,8 +75,13 @@ pub(super) fn grouped(number: u64) -> String {
 
 /// A number of records.
 pub(super) fn records(number: u64) -> String {
-    let unit = if number == 1 { "record" } else { "records" };
-    format!("{} {unit}", grouped(number))
+    count(number, "record")
+}
+
+/// A number of something whose name takes an s.
+pub(super) fn count(number: u64, one: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{} {one}{s}", grouped(number))
 }
 
 #[cfg(test)]
@@ -93,5 +98,7 @@ mod tests {
         ] {
             assert_eq!(grouped(number), text);
         }
+        assert_eq!(count(1, "segment"), "1 segment");
+        assert_eq!(count(2000, "segment"), "2,000 segments");
     }
 }

@@ -81,10 +81,12 @@ impl ReadingArgs {
             }
         };
         let mut consumer = client.consumer(self.config(1));
-        let end = until.map(Place::end);
+        let (end, begins) = (until.map(Place::end), Begins::at(&start));
         consumer.assign(topic, partitions, start, end).await?;
-        if let Some(Place::Offset(until)) = until {
-            end_early(client, &mut consumer, topic, until).await?;
+        match until {
+            Some(Place::Offset(until)) => end_early(client, &mut consumer, topic, until).await?,
+            Some(Place::End) => begins.check(&consumer)?,
+            _ => {}
         }
         Ok(consumer)
     }
@@ -100,6 +102,45 @@ impl ReadingArgs {
             None => Ok(from.start()),
             Some(offsets) => offsets.start(client, topic).await,
         }
+    }
+}
+
+/// Where reading begins, if it might be behind an end.
+enum Begins {
+    /// Where an earlier reader stopped.
+    Saved,
+    /// At an offset that a person named for all partitions.
+    Offset,
+    Elsewhere,
+}
+
+impl Begins {
+    const fn at(start: &StartAt) -> Self {
+        match start {
+            StartAt::Saved(_) => Self::Saved,
+            StartAt::Offset(_) => Self::Offset,
+            _ => Self::Elsewhere,
+        }
+    }
+
+    /// A log that ends below a saved position has lost what was read; to read nothing would hide that,
+    /// and leave out what is appended there.
+    fn check(&self, consumer: &Consumer) -> anyhow::Result<()> {
+        let positions = Positions::new(consumer.saved_positions());
+        for (_, partition, end) in consumer.assignment() {
+            let (Some(at), Some(end)) = (positions.next_offset(partition), end) else {
+                continue;
+            };
+            let text = format!("partition {partition} ends at offset {end}, below {at}");
+            match self {
+                Self::Saved if end < at => {
+                    anyhow::bail!("{text}: its log has lost what was read before, start over")
+                }
+                Self::Offset if end < at => note(format_args!("esker: {text}; not reading it")),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 

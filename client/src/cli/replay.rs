@@ -205,7 +205,7 @@ impl Replay {
     }
 
     fn stopped_by(&self, stop: Stop) -> exit::Ended {
-        let text = format!("stopped by {stop} after {}", records(self.replayed.records));
+        let text = format!("stopped by {stop}; {} read", records(self.replayed.records));
         exit::Ended {
             text,
             code: stop.exit_code(),

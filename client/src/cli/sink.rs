@@ -162,7 +162,7 @@ impl Sink {
         self.note(positions)?;
         let what = match &self.kind {
             Kind::Whole { partial, .. } => format!(
-                "the output is not complete, {} holds what was read",
+                "the output is not complete, {} holds what was written",
                 partial.display()
             ),
             _ => "the output is not complete".to_owned(),

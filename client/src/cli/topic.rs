@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Common,
-    output::{self, grouped, limit, size},
+    output::{self, count, grouped, limit, size},
 };
 use crate::{AlterTopicRequest, Offset, PartitionId, TopicSettings};
 
@@ -200,13 +200,13 @@ pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Resul
             settings,
             reset,
         } => {
-            let settings = Some(settings.to_wire());
             let request = AlterTopicRequest {
                 name,
                 partitions: partitions.unwrap_or(0),
-                settings,
+                settings: Some(settings.to_wire()),
                 reset,
             };
+            check_change(&request)?;
             said(common, &admin.alter_topic(request).await?, "altered")
         }
         TopicCommand::Delete { name } => {
@@ -242,6 +242,17 @@ pub(super) async fn run(common: &Common, command: TopicCommand) -> anyhow::Resul
     }
 }
 
+fn check_change(request: &AlterTopicRequest) -> anyhow::Result<()> {
+    let is_change = request.partitions > 0
+        || request.settings != Some(TopicSettings::default())
+        || !request.reset.is_empty();
+    anyhow::ensure!(
+        is_change,
+        "nothing to alter: name a setting, --partitions or --reset"
+    );
+    Ok(())
+}
+
 fn done(common: &Common, value: &Value, text: &str) -> anyhow::Result<()> {
     if common.json {
         return output::json(value);
@@ -256,10 +267,8 @@ fn trimmed(common: &Common, name: &str, partition: u32, start: Offset) -> anyhow
 }
 
 fn said(common: &Common, topic: &TopicSummary, what: &str) -> anyhow::Result<()> {
-    let text = format!(
-        "topic {} {what}, {} partitions",
-        topic.name, topic.partitions
-    );
+    let partitions = count(topic.partitions.into(), "partition");
+    let text = format!("topic {} {what}, {partitions}", topic.name);
     done(common, &topic_json(topic), &text)
 }
 
@@ -310,24 +319,35 @@ fn describe(
     ];
     let mut table = output::table(&headings, &[0, 1, 2, 3, 4, 5, 6, 7]);
     for p in partitions {
-        let state = if p.offline_reason.is_empty() {
-            "ok"
-        } else {
-            &p.offline_reason
-        };
-        table.add_row([
-            p.partition.to_string(),
-            p.leader_epoch.to_string(),
-            grouped(p.log_start_offset),
-            grouped(p.tiered_offset),
-            grouped(p.high_watermark),
-            size(p.local_bytes),
-            size(p.bucket_bytes),
-            grouped(p.bucket_segments),
-            state.to_owned(),
-        ]);
+        table.add_row(row(p));
     }
-    Ok(output::print(&table)?)
+    output::print(&table)?;
+    for p in partitions.iter().filter(|p| !p.offline_reason.is_empty()) {
+        output::line(format_args!(
+            "\npartition {}: {}",
+            p.partition, p.offline_reason
+        ))?;
+    }
+    Ok(())
+}
+
+/// A partition's line. One that could not be opened has no known offsets and sizes: zeros would look
+/// like a loss.
+fn row(p: &PartitionDescription) -> [String; 9] {
+    let is_offline = !p.offline_reason.is_empty();
+    let is_known = !is_offline || p.log_end_offset > 0 || p.bucket_segments > 0;
+    let known = |text: String| if is_known { text } else { "?".to_owned() };
+    [
+        p.partition.to_string(),
+        p.leader_epoch.to_string(),
+        known(grouped(p.log_start_offset)),
+        known(grouped(p.tiered_offset)),
+        known(grouped(p.high_watermark)),
+        known(size(p.local_bytes)),
+        known(size(p.bucket_bytes)),
+        known(grouped(p.bucket_segments)),
+        if is_offline { "offline" } else { "ok" }.to_owned(),
+    ]
 }
 
 fn settings_lines(settings: &TopicSettings) -> String {
@@ -436,6 +456,31 @@ mod tests {
         assert_eq!(segment_age("10m"), Ok(600_000));
         assert_eq!(retention("forever"), Ok(-1));
         assert!(retention("1ms").is_err());
+    }
+
+    #[test]
+    fn a_change_of_nothing_is_refused() {
+        let settings = Some(TopicSettings::default());
+        let mut request = AlterTopicRequest {
+            settings,
+            ..AlterTopicRequest::default()
+        };
+        assert!(check_change(&request).is_err());
+        request.reset.push("retention".to_owned());
+        assert!(check_change(&request).is_ok());
+    }
+
+    #[test]
+    fn offsets_of_a_partition_that_was_not_opened_are_unknown_not_zero() {
+        let mut p = PartitionDescription {
+            offline_reason: "damaged".to_owned(),
+            ..PartitionDescription::default()
+        };
+        assert_eq!(row(&p)[2..], ["?", "?", "?", "?", "?", "?", "offline"]);
+        p.log_end_offset = 7;
+        assert_eq!(row(&p)[2..5], ["0", "0", "0"]);
+        p.offline_reason.clear();
+        assert_eq!(row(&p)[8], "ok");
     }
 
     #[test]

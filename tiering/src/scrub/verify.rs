@@ -103,7 +103,7 @@ impl Scrubber {
         let reason = match view(&self.store, tp).await {
             Ok(Some(manifest)) => return Ok(Ok(Some(manifest))),
             Ok(None) if !has_data => return Ok(Ok(None)),
-            Ok(None) => "there is none".to_owned(),
+            Ok(None) => "none exists".to_owned(),
             Err(error) if error.kind() == ErrorKind::Corrupt => error.to_string(),
             Err(error) => return Err(error),
         };

@@ -99,9 +99,10 @@ fn lines(report: &RebuildReport, options: RebuildOptions) -> Vec<String> {
         } else {
             "the new manifest names"
         };
-        let (chosen, spare) = (report.chosen.len(), report.spare.len());
+        let chosen = output::count(report.chosen.len() as u64, "segment");
+        let spare = report.spare.len();
         lines.push(format!(
-            "{what} {chosen} segments, offsets {start} to {end}; {spare} are left out"
+            "{what} {chosen}, offsets {start} to {end}; {spare} left out"
         ));
     }
     lines
@@ -114,7 +115,10 @@ fn refused(refusal: &Refusal) -> Vec<String> {
             "a segment with wrong bytes can only be restored from a copy of the bucket".to_owned(),
         ],
         Refusal::NoSegments => {
-            vec!["not repaired: no segment has a trailer that can be read".to_owned()]
+            vec![
+                "not repaired: no segment has a trailer that can be read".to_owned(),
+                "restore the segments from a copy of the bucket".to_owned(),
+            ]
         }
         Refusal::Holes(holes) => {
             vec![

@@ -5,14 +5,14 @@ use std::io;
 use esker_proto::types::TopicPartition;
 use esker_tiering::{
     keys::Keys,
-    scrub::{Anomaly, VerifyReport},
+    scrub::{Anomaly, Damage, VerifyReport},
 };
 use serde_json::json;
 
 use crate::cli::{
     Common,
     exit::Damaged,
-    output::{self, grouped, size},
+    output::{self, count, size},
 };
 
 /// Columns of the longest line, names of objects aside.
@@ -31,7 +31,7 @@ pub(super) fn verified(
                 "damage": anomaly.damage.to_string(),
                 "loses_records": anomaly.damage.loses_records(),
                 "offsets": anomaly.offsets.as_ref().map(|o| [o.start.get(), o.end.get()]),
-                "repair": anomaly.damage.loses_records().then(|| command(anomaly.topic_partition)),
+                "repair": is_repairable(anomaly).then(|| command(anomaly.topic_partition)),
             })
         });
         output::json(&json!({
@@ -65,12 +65,12 @@ pub(super) fn command(topic_partition: TopicPartition) -> String {
 
 fn print(report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
     output::line(format_args!(
-        "{} partitions, {} segments, {}, {} index pages; {} orphans, {}",
-        grouped(report.partitions),
-        grouped(report.segments),
+        "{}, {}, {}, {}; {}, {}",
+        count(report.partitions, "partition"),
+        count(report.segments, "segment"),
         size(report.segment_bytes),
-        grouped(report.pages),
-        grouped(report.orphans),
+        count(report.pages, "index page"),
+        count(report.orphans, "orphan"),
         size(report.orphan_bytes),
     ))?;
     if !has_cluster {
@@ -114,13 +114,23 @@ fn print_partition(anomalies: &[Anomaly]) -> io::Result<()> {
             output::line(format_args!("      {line}"))?;
         }
     }
-    if anomalies
-        .iter()
-        .any(|anomaly| anomaly.damage.loses_records())
-    {
-        output::line(format_args!("  repair: {}", command(first.topic_partition)))?;
+    if anomalies.iter().any(is_repairable) {
+        output::line(format_args!("  repair: {}", command(first.topic_partition)))
+    } else if anomalies.iter().any(|a| a.damage.loses_records()) {
+        let text = "  repair: restore these segments from a copy of the bucket, nothing else has their records";
+        output::line(format_args!("{text}"))
+    } else {
+        Ok(())
     }
-    Ok(())
+}
+
+/// Whether a repair can do something. Where the bytes of a segment are wrong, only a copy helps.
+fn is_repairable(anomaly: &Anomaly) -> bool {
+    let is_segment = anomaly
+        .key
+        .starts_with(&Keys::new(anomaly.topic_partition).segments());
+    let is_wrong_bytes = is_segment && matches!(anomaly.damage, Damage::Corrupt { .. });
+    anomaly.damage.loses_records() && !is_wrong_bytes
 }
 
 /// Breaks a text at blanks. A word that is longer stays whole.

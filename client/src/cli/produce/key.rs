@@ -82,7 +82,8 @@ impl Field {
     /// The text of a string; of anything else the very text that stands there, so that no two
     /// numbers become one.
     fn key<'a>(&self, line: &'a [u8]) -> anyhow::Result<Option<Cow<'a, [u8]>>> {
-        let value: &RawValue = serde_json::from_slice(line).context("not JSON")?;
+        let value: &RawValue =
+            serde_json::from_slice(line).map_err(|error| of_line(&error).context("not JSON"))?;
         match self.find(value)?.map(RawValue::get) {
             None | Some("null") => Ok(None),
             Some(text) if text.starts_with('"') => {
@@ -106,6 +107,11 @@ impl Field {
         }
         Ok(Some(found))
     }
+}
+
+/// Says where in the line JSON ends to be JSON; that it is a line of many, JSON does not know.
+pub(super) fn of_line(error: &serde_json::Error) -> anyhow::Error {
+    anyhow::Error::msg(error.to_string().replace(" at line 1 column", " at column"))
 }
 
 /// A string, borrowed where it has no escapes.

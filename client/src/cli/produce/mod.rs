@@ -11,7 +11,11 @@ mod line_set;
 mod lines;
 mod sending;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
@@ -116,7 +120,9 @@ pub(super) async fn run(common: &Common, args: ProduceArgs) -> anyhow::Result<()
     let producer = client.producer(&args.topic, config(&args)).await?;
     let (run, _) = client.init_producer().await?;
     let lines = Lines::new(u64::try_from(run.get()).unwrap_or_default());
-    let progress = Progress::bytes(size_bytes, args.quiet || common.json);
+    // A bar would stand in what a person types.
+    let is_typed = args.file == Path::new("-") && std::io::stdin().is_terminal();
+    let progress = Progress::bytes(size_bytes, args.quiet || common.json || is_typed);
     let started = Instant::now();
     // From here on a signal does not end the process by itself.
     let signals = Signals::listen()?;

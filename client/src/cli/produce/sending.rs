@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use tokio::{select, time::Instant};
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
     ending::{Cause, Ended, Tally},
     fates::{Fate, Fates},
     input::{Chunk, Chunks, Stopper},
-    key::KeySource,
+    key::{KeySource, of_line},
     lines::Lines,
 };
 use crate::{Delivery, PartitionId, Producer, RecordRef, cli::source::Line};
@@ -247,11 +246,9 @@ impl<'a> Sending<'a> {
             Ok(keyed) => keyed,
             Err(error) => return Ok(Err(error)),
         };
-        if keyed.key.is_none() && self.args.key_field.is_some() {
-            if self.args.key_required {
-                return Ok(Err(anyhow::anyhow!("the key field is missing or null")));
-            }
-            self.watch.tally.without_key += 1;
+        let lacks_key = keyed.key.is_none() && self.args.key_field.is_some();
+        if lacks_key && self.args.key_required {
+            return Ok(Err(anyhow::anyhow!("the key field is missing or null")));
         }
         let place = place.encode();
         let header = [(source::HEADER, Some(&place[..]))];
@@ -266,14 +263,16 @@ impl<'a> Sending<'a> {
             timestamp: None,
             partition: self.args.partition.map(PartitionId::new),
         };
-        self.send_record(record).await
+        let sent = self.send_record(record).await?;
+        self.watch.tally.without_key += u64::from(lacks_key && sent.is_ok());
+        Ok(sent)
     }
 
     async fn send_json(&mut self, line: &[u8]) -> Result<anyhow::Result<Delivery>, Cause> {
         let json: serde_json::Result<RecordJson> = serde_json::from_slice(line);
-        let json = match json.context("not a record in JSON") {
+        let json = match json {
             Ok(json) => json,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Err(of_line(&error).context("not a record in JSON"))),
         };
         let parts = (|| Ok((json.key()?, json.value()?, json.headers()?)))();
         let (key, value, headers) = match parts {

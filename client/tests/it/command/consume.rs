@@ -127,8 +127,7 @@ async fn damaged_records_are_skipped_only_if_asked_for_and_named() {
     exit.assert(
         5,
         &[
-            "offsets=`1..2`",
-            "--skip-damaged continues",
+            "offsets=`1..2`; --skip-damaged continues",
             "1 record printed; continue with --from-offsets 0:1",
         ],
     );
@@ -164,4 +163,40 @@ async fn closed_pipe_ends_the_command_quietly() {
         assert_eq!(exit.code, Some(141), "{args:?} {exit:?}");
         assert_eq!(exit.stderr, "", "{args:?}");
     }
+}
+
+#[tokio::test]
+async fn log_that_ends_below_a_saved_position_is_refused_not_empty() {
+    let agent = FakeAgent::start(2).await;
+    produce(agent.address(), &["--partition", "0"], &["a\nb\n"]).await;
+    for command in ["consume", "replay"] {
+        let args = [command, "t", "--from-offsets", "0:5", "--until", "end"];
+        let exit = Esker::run(agent.address(), &args, b"").await;
+        exit.assert(1, &["partition 0 ends at offset 2, below 5", "start over"]);
+    }
+    let exit = Esker::run(
+        agent.address(),
+        &consume(&["--from", "1", "--until", "end"]),
+        b"",
+    )
+    .await;
+    exit.assert(
+        0,
+        &["partition 1 ends at offset 0, below 1; not reading it"],
+    );
+    assert_eq!(exit.text(), "b\n");
+}
+
+#[tokio::test]
+async fn records_that_a_full_disk_refused_do_not_count_as_printed() {
+    let agent = FakeAgent::start(1).await;
+    produce(agent.address(), &[], &["one\n", "two\n"]).await;
+    let exit = read(&agent, &["--output", "/dev/full"]).await;
+    exit.assert(
+        1,
+        &[
+            "0 records printed; continue with --from-offsets 0:0",
+            "cannot write the output: No space left",
+        ],
+    );
 }

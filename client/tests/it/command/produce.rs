@@ -164,3 +164,22 @@ async fn lines_without_the_key_field_are_counted_or_refused() {
     exit.assert(1, &["line 3 was not sent: the key field is missing"]);
     assert_eq!(agent.values(0).len(), 3 + 2);
 }
+
+#[tokio::test]
+async fn a_line_that_was_not_sent_is_not_one_without_a_key() {
+    let agent = FakeAgent::start(1).await;
+    let args = with(&["--key-field", "id", "--partition", "7"]);
+    let exit = Esker::run(agent.address(), &args, b"{}\n").await;
+    exit.assert(3, &["line 1 was not sent: there is no such partition"]);
+    assert!(!exit.stderr.contains("without a key"), "{exit:?}");
+}
+
+#[tokio::test]
+async fn a_line_that_is_not_json_is_named_by_its_own_number_alone() {
+    let agent = FakeAgent::start(1).await;
+    for args in [["--key-field", "id"], ["--format", "json"]] {
+        let exit = Esker::run(agent.address(), &with(&args), b"{}\n{\"value\":7,}\n").await;
+        exit.assert(1, &["line 2 was not sent: not ", " at column "]);
+        assert!(!exit.stderr.contains("line 1"), "{exit:?}");
+    }
+}

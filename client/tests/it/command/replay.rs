@@ -49,7 +49,7 @@ async fn interrupted_replay_leaves_its_output_as_it_was() {
         130,
         &[
             "the output is not complete",
-            "again.partial holds what was read",
+            "again.partial holds what was written",
             "stopped by SIGINT",
         ],
     );
