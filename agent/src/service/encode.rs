@@ -43,8 +43,8 @@ impl Encoded {
     }
 
     /// Adds the records in `wanted`, up to about `room` bytes in all: a few batches of well
-    /// compressed records could otherwise fill the memory. Those before a bad batch come first, and it is met by
-    /// the next read.
+    /// compressed records could otherwise fill the memory. Those before a bad batch or record come
+    /// first, and it is met by the next read.
     pub(super) fn add(
         &mut self,
         slices: impl IntoIterator<Item = Bytes>,
@@ -55,11 +55,8 @@ impl Encoded {
         for batch in slices.into_iter().flat_map(Batches::new) {
             let decoded =
                 batch.and_then(|batch| Ok((batch.header().next_offset(), batch.records()?)));
-            let records = match decoded {
-                Ok((end, records)) => {
-                    next_offset = end;
-                    records
-                }
+            let (end, records) = match decoded {
+                Ok(decoded) => decoded,
                 Err(_) if next_offset > wanted.start => {
                     self.cut_at = Some(next_offset);
                     return Ok(());
@@ -67,14 +64,22 @@ impl Encoded {
                 Err(error) => return Err(error),
             };
             for record in wire_records(&records, wanted.start) {
-                let record = record?;
+                let record = match record {
+                    Err(_) if !self.bytes.is_empty() => {
+                        self.cut_at = Some(next_offset);
+                        return Ok(());
+                    }
+                    record => record?,
+                };
                 let offset = Offset::new(record.offset);
                 if offset >= wanted.end || self.bytes.len() >= room {
                     self.cut_at = Some(offset);
                     return Ok(());
                 }
                 self.push(&record);
+                next_offset = offset.advance(1);
             }
+            next_offset = end;
         }
         Ok(())
     }
@@ -106,8 +111,8 @@ pub(super) fn head(envelope: &impl Message, payload_field: Option<u32>, payload:
 #[cfg(test)]
 mod tests {
     use esker_proto::{
-        batch::{BatchBuilder, Compression},
-        types::TimestampMs,
+        batch::{BatchBuilder, BatchHeader, Compression, HEADER_BYTES, RecordBatch, crc32c},
+        types::{LeaderEpoch, TimestampMs},
         v1::FetchResponse,
     };
 
@@ -139,6 +144,39 @@ mod tests {
             };
             assert_eq!(decoded(&head, payload), expected);
         }
+    }
+
+    #[test]
+    fn records_before_one_that_cannot_be_decoded_come_first() {
+        let batch = |base: u64| {
+            let mut builder = BatchBuilder::new(Compression::None);
+            for _ in 0..10 {
+                let value = Some(&b"12345"[..]);
+                let pushed = builder.push(TimestampMs::new(1), None, value, &[]);
+                pushed.expect("fits");
+            }
+            let batch = RecordBatch::validate(builder.finish(None)).expect("is whole");
+            let (head, body) = batch.stamped(Offset::new(base), LeaderEpoch::new(1));
+            [&head[..], &body[..]].concat()
+        };
+        let mut bad = batch(10);
+        let record_bytes = (bad.len() - HEADER_BYTES) / 10;
+        bad[HEADER_BYTES + 4 * record_bytes] = 0x7f;
+        let mut header = BatchHeader::parse(&bad).expect("is whole");
+        header.crc = crc32c(&bad[21..]);
+        bad[..HEADER_BYTES].copy_from_slice(&header.encode());
+        let slices = [batch(0), bad].map(Bytes::from);
+
+        for (from, cut_at) in [(0, 14), (10, 14), (12, 14)] {
+            let mut encoded = Encoded::default();
+            let wanted = Offset::new(from)..Offset::MAX;
+            let added = encoded.add(slices.clone(), wanted, 5000);
+            added.expect("some can be read");
+            assert_eq!(encoded.cut_at, Some(Offset::new(cut_at)), "from {from}");
+        }
+        let mut encoded = Encoded::default();
+        let behind = Offset::new(14)..Offset::MAX;
+        assert!(encoded.add(slices, behind, 5000).is_err());
     }
 
     #[test]

@@ -93,6 +93,9 @@ impl Shared {
     fn topic(&self, name: &str) -> Result<Arc<Topic>, ErrorDetail> {
         let parsed = parse_name(name)?;
         self.registry.topic(&parsed).ok_or_else(|| {
+            if self.controller.state().topic_named(&parsed).is_some() {
+                return not_served_yet(format_args!("topic=`{name}`"));
+            }
             refusal(
                 ErrorKind::UnknownTopic,
                 format!("no such topic. topic=`{name}`"),
@@ -115,14 +118,31 @@ impl Shared {
         partition: u32,
     ) -> Result<PartitionHandle, ErrorDetail> {
         let found = self.topic_by_id(topic, topic_id)?;
-        let count = found.partition_count();
-        found.partition(PartitionId::new(partition)).ok_or_else(|| {
+        self.partition_of(&found, partition)
+    }
+
+    /// Finds a partition of a topic.
+    fn partition_of(&self, topic: &Topic, partition: u32) -> Result<PartitionHandle, ErrorDetail> {
+        let (name, count) = (&topic.name, topic.partition_count());
+        topic.partition(PartitionId::new(partition)).ok_or_else(|| {
+            let state = self.controller.state();
+            let known = state.topics.get(&topic.topic_id);
+            if known.is_some_and(|known| known.partitions.len() > partition as usize) {
+                let place = format_args!("topic=`{name}`, partition=`{partition}`");
+                return not_served_yet(place);
+            }
             let text = format!(
-                "no such partition. topic=`{topic}`, partition=`{partition}`, partitions=`{count}`"
+                "no such partition. topic=`{name}`, partition=`{partition}`, partitions=`{count}`"
             );
             refusal(ErrorKind::UnknownPartition, text)
         })
     }
+}
+
+/// Says of what the metadata has, but this agent could not open so far, that it may be worth a wait.
+fn not_served_yet(place: std::fmt::Arguments<'_>) -> ErrorDetail {
+    let text = format!("this agent does not serve it yet, retry later. {place}");
+    refusal(ErrorKind::NotLeader, text)
 }
 
 /// Compares a topic's id with the one in a request; an empty one fits every topic.
