@@ -34,7 +34,7 @@ use crate::{
     health::{Health, Phase},
     http::{self, Pages},
     limits::Limits,
-    log::{FlushPool, PoolOptions},
+    log::{FlushPool, Found, OffsetCheckpoint, PoolOptions},
     memory::MemoryBudget,
     metrics::{Gauges, TrafficMetrics},
     partition::{
@@ -133,6 +133,11 @@ impl Agent {
                 return Err(error);
             }
         };
+        // From here on more is acknowledged than the last run left. A full disk is no reason not to
+        // start: the checkpoint before this one claims less.
+        if let Err(error) = shared.write_checkpoint(false) {
+            tracing::warn!(%error, "cannot write the offset checkpoint, retrying every second");
+        }
         let routes = service::routes(&shared, health_service).map_err(StartError::Reflection)?;
         let connections = Connections::new(listener, shared.topics.descriptors.connections);
         server::serve(connections, routes, &shared.tasks);
@@ -210,6 +215,10 @@ impl Agent {
     async fn end(self, timed: &mut Stopwatch) {
         // What is not a task of ours, such as a connection, may keep the directory open a little longer.
         if self.shared.tasks.shutdown(STREAMS_TIMEOUT).await {
+            // Nothing is flushed any more.
+            if let Err(error) = self.shared.write_checkpoint(true) {
+                tracing::warn!(%error, "cannot write the offset checkpoint");
+            }
             self.close_data_dir();
         }
         timed.lap("close streams and logs");
@@ -383,11 +392,7 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         data_dir,
         is_as_left,
     } = parts;
-    let Signs {
-        metrics,
-        health,
-        grpc_health,
-    } = signs;
+    let metrics = signs.metrics;
     let tasks = TaskSet::new();
     let limits = Arc::new(Limits::new(settings.unuploaded_bytes_max.get()));
     let options = reader_options(&settings, &data_dir)?;
@@ -406,9 +411,11 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
     let descriptors = Descriptors::of_process(settings.connections_max);
     let options = flush_options(&settings, descriptors);
     let flush_pool = FlushPool::start(&data_dir.logs(), options)?;
+    let checkpoint = open_checkpoint(&flush_pool, &data_dir)?;
     let opening = Arc::new(Opening {
         data_dir,
         is_as_left,
+        checkpoint,
         flush_pool,
         archiver: Arc::new(archiver),
         limits: Arc::clone(&limits),
@@ -437,11 +444,34 @@ async fn assemble(parts: Parts, controller: Arc<Controller>) -> Result<Arc<Share
         registry,
         topics,
         limits,
-        health,
-        grpc_health,
+        health: signs.health,
+        grpc_health: signs.grpc_health,
         tasks,
         round_robin: AtomicU32::new(0),
     }))
+}
+
+/// Opens the record of how far logs were flushed. Without it a log that lost its end, or all its files,
+/// may pass for a whole one.
+fn open_checkpoint(
+    flush_pool: &FlushPool,
+    data_dir: &DataDir,
+) -> Result<Arc<OffsetCheckpoint>, StartError> {
+    let (checkpoint, found) = OffsetCheckpoint::open(flush_pool, data_dir.root())?;
+    match found {
+        Found::Whole => {}
+        Found::Nothing if !data_dir.has_logs() => {}
+        Found::Nothing => tracing::warn!(
+            "offset checkpoint is missing from the data directory, cannot tell whether local logs lost \
+             acknowledged records; a new one is written"
+        ),
+        Found::Damaged(aside) => tracing::warn!(
+            kept_as = %aside.display(),
+            "offset checkpoint is damaged, cannot tell whether local logs lost acknowledged records; a \
+             new one is written"
+        ),
+    }
+    Ok(Arc::new(checkpoint))
 }
 
 fn flush_options(settings: &Settings, descriptors: Descriptors) -> PoolOptions {

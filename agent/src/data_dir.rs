@@ -5,9 +5,11 @@
 //! {data-dir}/agent.json                             who this directory is: written once
 //! {data-dir}/starts                                 the newest start of the agent on it
 //! {data-dir}/run                                    whether the last run ended in order
+//! {data-dir}/offset-checkpoint                      how far each log is flushed
 //! {data-dir}/log/{topic_id}/{partition:06}/...      the hot tail
 //! {data-dir}/log/spare/                             space that is kept back for a start on a full disk
 //! {data-dir}/manifests/{topic_id}/{partition:06}    the newest manifest, where it is known
+//! {data-dir}/aside/{topic_id}/{partition:06}-{n}/   what repairs have cut off
 //! {data-dir}/cache/                                 the disk cache of bucket data
 //! ```
 //!
@@ -20,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use esker_proto::types::{AgentEpoch, AgentId, ClusterId, TopicId, TopicPartition};
+use esker_proto::types::{AgentEpoch, AgentId, ClusterId, PartitionId, TopicId, TopicPartition};
 use esker_tiering::{archive::ManifestFile, env::IdGenerator};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -69,6 +71,48 @@ impl LockedDir {
         let logs = self.root.join("log");
         let released = Spare::of(&logs).release_if_full();
         released.map_err(|source| DataDirError::Io { path: logs, source })
+    }
+
+    /// Returns the directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the directory of a partition's log.
+    pub(crate) fn partition(&self, at: TopicPartition) -> PathBuf {
+        partition_dir(&self.root, at)
+    }
+
+    /// Returns the partitions that have a directory.
+    ///
+    /// # Errors
+    ///
+    /// If the directory cannot be read.
+    pub(crate) fn partitions(&self) -> io::Result<Vec<TopicPartition>> {
+        let mut found = Vec::new();
+        for topic in fs::read_dir(self.root.join("log"))? {
+            let topic = topic?;
+            let Some(topic_id) = topic
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            let names = fs::read_dir(topic.path())?.map(|entry| Ok(entry?.file_name()));
+            for name in names.collect::<io::Result<Vec<_>>>()? {
+                let number = name.to_str().and_then(|name| name.parse().ok());
+                found.extend(
+                    number
+                        .map(PartitionId::new)
+                        .map(|partition| TopicPartition {
+                            topic_id,
+                            partition,
+                        }),
+                );
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -149,6 +193,14 @@ impl DataDir {
         };
         let identity = match read_identity(&root)? {
             Some(identity) => identity,
+            None if has_logs(&root) => {
+                let reason = "it is missing, and the directory holds logs; restore it, or set another \
+                              data-dir";
+                return Err(DataDirError::BadIdentity {
+                    path: root,
+                    reason: reason.to_owned(),
+                });
+            }
             None => {
                 let agent_id = AgentId::new(ids.uuid());
                 let identity = Identity {
@@ -204,6 +256,11 @@ impl DataDir {
         })
     }
 
+    /// Returns the directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Returns the directory of all logs, which may be a volume of its own.
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("log")
@@ -257,11 +314,6 @@ impl DataDir {
         ManifestFile::new(self.manifests(at.topic_id).join(name))
     }
 
-    /// Returns the directory itself.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// Makes everything written to the directory's file system durable.
     ///
     /// # Errors
@@ -273,9 +325,27 @@ impl DataDir {
 
     /// Returns the directory of a partition's log.
     pub(crate) fn partition(&self, at: TopicPartition) -> PathBuf {
-        self.topic(at.topic_id)
-            .join(format!("{:06}", at.partition.get()))
+        partition_dir(&self.root, at)
     }
+
+    /// Whether any topic has a directory.
+    pub(crate) fn has_logs(&self) -> bool {
+        has_logs(&self.root)
+    }
+}
+
+fn has_logs(root: &Path) -> bool {
+    let is_topic = |entry: io::Result<fs::DirEntry>| {
+        let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+        name.to_str()
+            .is_some_and(|name| name.parse::<TopicId>().is_ok())
+    };
+    fs::read_dir(root.join("log")).is_ok_and(|mut entries| entries.any(is_topic))
+}
+
+fn partition_dir(root: &Path, at: TopicPartition) -> PathBuf {
+    let topic = root.join("log").join(at.topic_id.to_string());
+    topic.join(format!("{:06}", at.partition.get()))
 }
 
 fn advice(source: &io::Error) -> &'static str {
@@ -347,6 +417,35 @@ mod tests {
 
         let emptied = tempfile::tempdir().unwrap();
         assert_ne!(open(&emptied, CLUSTER, &ids).unwrap().agent_id(), first);
+    }
+
+    #[test]
+    fn any_change_to_the_identity_is_refused_or_makes_another_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = SeededIds::new(1);
+        let own = open(&dir, CLUSTER, &ids).unwrap().agent_id();
+        let path = dir.path().join("agent.json");
+        let whole = fs::read(&path).unwrap();
+        for byte in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[byte] ^= 1 << (byte % 8);
+            fs::write(&path, flipped).unwrap();
+            match open(&dir, CLUSTER, &ids) {
+                Err(DataDirError::BadIdentity { .. } | DataDirError::OtherCluster { .. }) => {}
+                Err(error) => panic!("byte {byte}: {error}"),
+                // The metadata does not know that agent, or says that it has not drained.
+                Ok(opened) => assert!(is_space(&whole, byte) || opened.agent_id() != own, "{byte}"),
+            }
+        }
+        fs::create_dir_all(dir.path().join("log").join(Uuid::from_u128(3).to_string())).unwrap();
+        fs::remove_file(&path).unwrap();
+        let missing = open(&dir, CLUSTER, &ids);
+        assert!(matches!(missing, Err(DataDirError::BadIdentity { .. })));
+    }
+
+    /// Whether a byte is white space, or a letter whose case means nothing.
+    fn is_space(text: &[u8], byte: usize) -> bool {
+        text[byte].is_ascii_whitespace() || text[byte].is_ascii_alphabetic()
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use esker_proto::types::{PartitionId, TopicId, TopicName};
+use esker_proto::types::{PartitionId, TopicId, TopicName, TopicPartition};
 use parking_lot::RwLock;
 
-use crate::partition::PartitionHandle;
+use crate::{log::Flushed, partition::PartitionHandle};
 
 /// One topic and the handles of its partitions.
 #[derive(Debug)]
@@ -81,6 +81,20 @@ impl Registry {
         let topics = self.topics.read();
         let topic = topics.values().find(|topic| topic.topic_id == topic_id);
         topic.map_or_else(|| topic_id.to_string(), |topic| topic.name.to_string())
+    }
+
+    /// Returns how far each log is on the disk.
+    pub(crate) fn flushed(&self) -> Vec<(TopicPartition, Flushed)> {
+        let topics = self.topics.read();
+        let mut flushed = Vec::new();
+        for topic in topics.values() {
+            let partitions = topic.partitions.read();
+            let known = partitions
+                .iter()
+                .filter_map(|partition| Some((partition.topic_partition(), partition.flushed()?)));
+            flushed.extend(known);
+        }
+        flushed
     }
 
     /// Returns the local bytes of all partitions that are not in the bucket, of those that are offline

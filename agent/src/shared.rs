@@ -14,8 +14,8 @@ use esker_tiering::{
 use tonic_health::server::HealthReporter;
 
 use crate::{
-    config::Settings, control::Controller, health::Health, limits::Limits, memory::MemoryBudget,
-    registry::Registry, topics::Topics,
+    config::Settings, control::Controller, health::Health, limits::Limits, log,
+    memory::MemoryBudget, registry::Registry, topics::Topics,
 };
 
 /// The running agent, as its services see it.
@@ -40,6 +40,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Writes down how far the logs are flushed. Blocks.
+    pub(crate) fn write_checkpoint(&self, is_final: bool) -> Result<(), log::Error> {
+        let checkpoint = &self.topics.opening.checkpoint;
+        checkpoint.advance(self.registry.flushed(), is_final)
+    }
+
     /// Returns the partition whose turn it is.
     pub(crate) fn next_partition(&self, partition_count: u32) -> u32 {
         self.round_robin.fetch_add(1, Ordering::Relaxed) % partition_count.max(1)

@@ -70,7 +70,11 @@ impl Starts {
 
 fn read(file: &File, slot: u64) -> io::Result<Option<AgentEpoch>> {
     let mut note = [0; NOTE_BYTES];
-    file.read_exact_at(&mut note, slot * SLOT_BYTES)?;
+    match file.read_exact_at(&mut note, slot * SLOT_BYTES) {
+        // A file that was cut short lacks the note, as one that is damaged does.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
     let (epoch, checksum) = note.split_at(8);
     let is_whole = crc32c(epoch).to_le_bytes() == *checksum;
     let epoch = epoch.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));

@@ -12,7 +12,10 @@ use crate::{
 /// How often the disk's free space is looked at.
 const DISK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts both.
+/// How often it is written down how far the logs are flushed.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts them.
 pub(crate) fn spawn(shared: &Arc<Shared>) {
     look_at_disk(shared);
     shared
@@ -20,10 +23,37 @@ pub(crate) fn spawn(shared: &Arc<Shared>) {
         .spawn_vital("disk watcher", watch_disk(Arc::clone(shared)));
     shared
         .tasks
+        .spawn_vital("offset checkpoint", watch_offsets(Arc::clone(shared)));
+    shared
+        .tasks
         .spawn_vital("metadata watcher", watch_metadata(Arc::clone(shared)));
     shared
         .tasks
         .spawn("grpc health", service_health(Arc::clone(shared)));
+}
+
+/// Keeps the offset checkpoint up to date. One that cannot be written claims less than it could.
+async fn watch_offsets(shared: Arc<Shared>) {
+    let mut ticks = interval(CHECKPOINT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut was_written = true;
+    loop {
+        tokio::select! {
+            () = shared.tasks.token().cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let here = Arc::clone(&shared);
+        let write = move || here.write_checkpoint(false);
+        let Ok(written) = shared.tasks.spawn_blocking(write).await else {
+            return;
+        };
+        if let Err(error) = &written
+            && was_written
+        {
+            tracing::warn!(%error, "cannot write the offset checkpoint, retrying every second");
+        }
+        was_written = written.is_ok();
+    }
 }
 
 async fn watch_disk(shared: Arc<Shared>) {

@@ -1,7 +1,8 @@
-//! The `esker-agent` command: `run`, `dev`, `check-store`, `health`, `config`.
+//! The `esker-agent` command: `run`, `dev`, `check-store`, `log`, `health`, `config`.
 
 mod check_store;
 mod health;
+mod log;
 mod open_files;
 mod run;
 mod telemetry;
@@ -41,6 +42,11 @@ pub fn main() -> ExitCode {
         Some(("check-store", given)) => {
             with_settings(given, |s| runtime.block_on(check_store::run(s)))
         }
+        Some(("log", given)) => match given.subcommand() {
+            Some(("verify", given)) => with_settings(given, |s| log::verify(&s, given)),
+            Some((_, given)) => with_settings(given, |s| log::repair(&s, given)),
+            None => ExitCode::from(2),
+        },
         Some(("health", given)) => with_settings(given, |s| {
             runtime.block_on(health::run(s, given.get_flag("ready")))
         }),
@@ -89,8 +95,18 @@ pub fn command() -> Command {
         .subcommand(with_keys(run, KEYS))
         .subcommand(with_keys(dev, KEYS))
         .subcommand(with_keys(check, KEYS))
+        .subcommand(logs())
         .subcommand(health())
         .subcommand(Command::new("config").about("Print the reference of all settings"))
+}
+
+fn logs() -> Command {
+    let asked = || KEYS.iter().filter(|key| key.name == "data-dir");
+    Command::new("log")
+        .about("Verify and repair the local logs of an agent that is stopped")
+        .subcommand_required(true)
+        .subcommand(with_keys(log::verify_command(), asked()))
+        .subcommand(with_keys(log::repair_command(), asked()))
 }
 
 fn health() -> Command {

@@ -92,6 +92,36 @@ pub enum Error {
         /// What is wrong.
         damage: Damage,
     },
+    /// The log is whole and ends below what was acknowledged.
+    #[error("acknowledged records are gone. acknowledged_below=`{flushed_offset}`, log_end_offset=`{log_end_offset}`, path=`{}`", path.display())]
+    Lost {
+        /// The log's directory.
+        path: PathBuf,
+        /// Below this everything was flushed.
+        flushed_offset: Offset,
+        /// Where the log and the bucket end.
+        log_end_offset: Offset,
+    },
+    /// The log had files, and has none.
+    #[error("local log is gone with all its files. acknowledged_below=`{flushed_offset}`, path=`{}`", path.display())]
+    Vanished {
+        /// The log's directory.
+        path: PathBuf,
+        /// Below this everything was flushed.
+        flushed_offset: Offset,
+    },
+    /// The bucket has more of an epoch than the log that wrote it.
+    #[error("local log ends below what it uploaded in this leader epoch, so the data directory is an older copy. log_end_offset=`{log_end_offset}`, tiered_offset=`{tiered_offset}`, leader_epoch=`{leader_epoch}`, path=`{}`", path.display())]
+    Rewound {
+        /// The log's directory.
+        path: PathBuf,
+        /// Where the log ends.
+        log_end_offset: Offset,
+        /// Where the bucket ends.
+        tiered_offset: Offset,
+        /// The epoch that wrote the end of the tiered log.
+        leader_epoch: LeaderEpoch,
+    },
     /// The producer snapshot that the log should begin with does not hold.
     #[error("producer snapshot for the start of the log cannot be read. path=`{}`", path.display())]
     Producers {
@@ -163,16 +193,6 @@ pub enum Damage {
         /// The length it has.
         got: u64,
     },
-    /// Records that were known to be durable are gone.
-    #[error(
-        "flushed records are gone, flushed_offset=`{flushed_offset}`, log_end_offset=`{log_end_offset}`"
-    )]
-    Lost {
-        /// Below this everything was on the disk.
-        flushed_offset: Offset,
-        /// Where the log ends.
-        log_end_offset: Offset,
-    },
     /// The next segment does not begin where this one ends.
     #[error("next segment begins elsewhere, expected=`{expected}`, got=`{got}`")]
     Chain {
@@ -192,10 +212,21 @@ impl Error {
             Self::OffsetGap { .. } | Self::BelowFloor { .. } => ErrorKind::Invalid,
             Self::OutOfRange { .. } => ErrorKind::OutOfRange,
             Self::Corrupt { .. }
+            | Self::Lost { .. }
+            | Self::Vanished { .. }
+            | Self::Rewound { .. }
             | Self::Producers { .. }
             | Self::Gap { .. }
             | Self::Diverged { .. } => ErrorKind::Corrupt,
         }
+    }
+
+    /// Whether cutting the log repairs it; otherwise it must be given up as a whole.
+    pub const fn is_repaired_by_a_cut(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt { .. } | Self::Lost { .. } | Self::Vanished { .. }
+        )
     }
 
     /// Whether something has run out, such as space or open files, so that it may succeed later.

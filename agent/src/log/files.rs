@@ -6,6 +6,7 @@
 //! | `{offset:020}.state` | [`super::state::StateAt`] `offset` | once, when a segment is sealed |
 //! | `epochs` | the epoch history | replaced when an epoch begins |
 //! | `mark` | [`super::mark::Mark`] | in place, as flushing goes on |
+//! | `repaired` | that the log was cut by an operator | until the log is opened next |
 //! | `*.tmp` | the next version of one of these | removed when the log is opened |
 //!
 //! Small files are frames: magic, kind, version, length, payload, CRC-32C. They are replaced by
@@ -39,6 +40,8 @@ pub(super) enum Kind {
     State = 1,
     Epochs = 2,
     Mark = 3,
+    Offsets = 4,
+    Repaired = 5,
 }
 
 pub(super) fn segment_path(dir: &Path, base_offset: Offset) -> PathBuf {

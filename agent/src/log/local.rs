@@ -32,6 +32,7 @@ use super::{
     pool::{FlushPool, LogQueue, LogWriter, Op, Progress, Room, Write},
     reader::LogReader,
     recovery::{self, OpenedLog, RecoverAt, Recovered},
+    repair,
     segment::{Segment, Segments},
     state::{decode_epochs, epochs_frame},
     truncation,
@@ -81,6 +82,9 @@ impl LocalLog {
     ) -> Result<(Self, LogEvents, Recovered), Error> {
         let disk = pool.disk().clone();
         let opened = recovery::open(&*disk, dir, at)?;
+        if opened.recovered.repaired.is_some() {
+            repair::forget(&*disk, dir)?;
+        }
         let active = opened.active.as_ref().map(|(segment, _)| segment.clone());
         let end = opened.recovered.log_end_offset;
         let segments = Arc::new(Segments::new(opened.list, pool.open_files().clone()));

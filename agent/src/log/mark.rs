@@ -87,7 +87,9 @@ impl MarkFile {
     /// Notes that `mark` is durable, if it is far enough from what was noted. If no file can be opened
     /// now, the one before it stands: it claims less.
     pub(super) fn advance(&mut self, disk: &dyn Disk, mark: Mark) -> Result<(), Error> {
+        // The first batch of a segment is noted, so that a segment that is gone is missed.
         let is_far = mark.segment != self.written.segment
+            || self.written.position == 0
             || mark.position >= self.written.position + MARK_INTERVAL_BYTES;
         if !is_far {
             return Ok(());

@@ -17,7 +17,8 @@
 //!
 //! # Files
 //!
-//! See `files`: segments, a state per sealed segment, the epoch history, the recovery mark. Segment
+//! One file beside all logs says how far each was flushed: see `checkpoint`. In a log's directory see
+//! `files`: segments, a state per sealed segment, the epoch history, the recovery mark. Segment
 //! files are the very bytes that are uploaded; what is known besides stands beside them.
 //!
 //! # Order of writes
@@ -59,6 +60,7 @@
 //! compare checksums of what they read.
 
 mod at_rest;
+mod checkpoint;
 mod disk;
 mod error;
 mod events;
@@ -70,12 +72,14 @@ mod open_files;
 mod pool;
 mod reader;
 mod recovery;
+mod repair;
 mod sealed;
 mod segment;
 mod state;
 mod truncation;
 
 pub use at_rest::{AtRest, at_rest};
+pub use checkpoint::{Flushed, Found, Known, OffsetCheckpoint};
 pub use disk::{Disk, DiskFile, DiskSpace, OsDisk, disk_space};
 pub use error::{Damage, Error, ErrorKind};
 pub use events::{LogEvent, LogEvents};
@@ -84,6 +88,7 @@ pub use local::{LocalLog, finish_removal, newest_epoch, remove_dir};
 pub use pool::{FlushPolicy, FlushPool, PoolOptions, Room};
 pub use reader::LogReader;
 pub use recovery::{Cut, RecoverAt, Recovered};
+pub use repair::{Examined, Repaired, examine, move_aside, repair};
 pub use sealed::SealedSegment;
 
 #[cfg(test)]

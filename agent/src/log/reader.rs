@@ -75,6 +75,11 @@ impl LogReader {
         self.segments.flushed_offset()
     }
 
+    /// Returns the offset after the last record that is on the disk, whatever the flush policy.
+    pub fn durable_offset(&self) -> Offset {
+        self.segments.durable_offset()
+    }
+
     /// Reads whole batches from the one that holds `offset` on, none of which reaches beyond
     /// `below`: at most `max_bytes` of them, but one in any case. Empty if `offset` is at or above
     /// `below` or the flushed end.

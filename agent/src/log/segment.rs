@@ -178,6 +178,8 @@ pub(super) struct Segments {
     list: RwLock<List>,
     /// What opens their files; none where there are no segments and never will be.
     opener: Option<Arc<OpenFiles>>,
+    /// Offset after the last record that is on the disk, whatever the flush policy.
+    durable_offset: AtomicU64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -196,6 +198,7 @@ impl Segments {
         let segments = Self {
             list: RwLock::default(),
             opener: Some(opener),
+            durable_offset: AtomicU64::default(),
         };
         segments.replace(list);
         segments
@@ -214,6 +217,7 @@ impl Segments {
 
     pub(super) fn replace(&self, list: List) {
         list.segments.iter().for_each(|segment| self.adopt(segment));
+        self.set_durable(list.flushed_offset);
         *self.list.write() = list;
     }
 
@@ -231,6 +235,14 @@ impl Segments {
 
     pub(super) fn set_epochs(&self, epochs: EpochHistory) {
         self.list.write().epochs = Arc::new(epochs);
+    }
+
+    pub(super) fn durable_offset(&self) -> Offset {
+        Offset::new(self.durable_offset.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set_durable(&self, offset: Offset) {
+        self.durable_offset.store(offset.get(), Ordering::Release);
     }
 
     pub(super) fn flushed_offset(&self) -> Offset {

@@ -13,7 +13,7 @@ use super::{open::OpenError, timestamps::TimestampError};
 
 /// What is damaged in a partition's local log, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{source}; {}", repair(*at))]
+#[error("{source}; {}", repair(*at, source))]
 pub struct Damaged {
     /// Which partition.
     pub at: TopicPartition,
@@ -22,9 +22,13 @@ pub struct Damaged {
 }
 
 /// Says how an operator repairs a local log.
-pub(super) fn repair(at: TopicPartition) -> String {
+pub(super) fn repair(at: TopicPartition, error: &crate::log::Error) -> String {
+    let how = match error.is_repaired_by_a_cut() {
+        true => "",
+        false => " --discard",
+    };
     format!(
-        "restore the file, or stop the agent and run `esker-agent log repair --partition {at}`; \
+        "stop the agent, and restore the files or run `esker-agent log repair --partition {at}{how}`; \
          see docs/damage.md"
     )
 }

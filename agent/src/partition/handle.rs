@@ -18,7 +18,7 @@ use super::{
     settings::PartitionSettings,
     view::View,
 };
-use crate::log::LogReader;
+use crate::log::{Flushed, LogReader};
 
 /// Talks to one partition.
 #[derive(Clone, Debug)]
@@ -61,6 +61,14 @@ impl PartitionHandle {
     /// Returns the tail as of now.
     pub(crate) fn view(&self) -> View {
         self.view.borrow().clone()
+    }
+
+    /// Returns how far its log is on the disk; nothing if it could not be opened.
+    pub(crate) fn flushed(&self) -> Option<Flushed> {
+        self.unopened.is_none().then(|| Flushed {
+            leader_epoch: self.leader_epoch,
+            offset: self.tail.durable_offset(),
+        })
     }
 
     /// Returns what is in the bucket as of now.

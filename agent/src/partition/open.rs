@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use esker_index::Manifest;
-use esker_proto::types::{ClusterId, LeaderEpoch, TopicId, TopicPartition};
+use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicId, TopicPartition};
 use esker_tiering::{
     archive::{self, Archive, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything},
     env::TaskSet,
@@ -23,7 +23,9 @@ use super::{
 use crate::{
     data_dir::DataDir,
     limits::Limits,
-    log::{self, FlushPool, LocalLog, LogEvents, RecoverAt},
+    log::{
+        self, FlushPolicy, FlushPool, LocalLog, LogEvents, OffsetCheckpoint, RecoverAt, Recovered,
+    },
     metrics::TrafficMetrics,
 };
 
@@ -40,6 +42,7 @@ pub(crate) struct Opening {
     pub(crate) data_dir: DataDir,
     /// Whether the local copies of manifests are those of this agent's last run.
     pub(crate) is_as_left: bool,
+    pub(crate) checkpoint: Arc<OffsetCheckpoint>,
     pub(crate) flush_pool: FlushPool,
     pub(crate) archiver: Arc<ArchiverContext>,
     pub(crate) limits: Arc<Limits>,
@@ -146,11 +149,14 @@ fn bucket_repair(at: &TopicPartition, source: &esker_tiering::Error) -> String {
 /// Says what to do about a log that cannot be opened.
 fn advice(at: TopicPartition, error: &log::Error) -> String {
     if error.kind() == log::ErrorKind::Corrupt {
-        return format!("; {}", repair(at));
+        return format!("; {}", repair(at, error));
     }
-    match error.is_disk_full() {
-        true => "; free some space on the disk of the data directory, or enlarge it".to_owned(),
-        false => String::new(),
+    match (error.is_disk_full(), error.is_of_one_file()) {
+        (true, _) => {
+            "; free some space on the disk of the data directory, or enlarge it".to_owned()
+        }
+        (_, true) => "; make the file readable and writable, then restart the agent".to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -258,7 +264,7 @@ impl archive::LocalLog for LocalDir<'_> {
             led_since,
         } = *self;
         let empty = Manifest::create(opening.archiver.cluster_id, at);
-        let recover_at = recover_at(opening, newest.unwrap_or(&empty));
+        let recover_at = recover_at(opening, at, led_since, newest.unwrap_or(&empty));
         let (dir, pool) = (opening.data_dir.partition(at), opening.flush_pool.clone());
         let look = move || {
             let is_overtaken = log::newest_epoch(&pool, &dir)?.is_some_and(|e| e < led_since);
@@ -287,11 +293,18 @@ impl archive::LocalLog for LocalDir<'_> {
     }
 }
 
-fn recover_at(opening: &Opening, manifest: &Manifest) -> RecoverAt {
+fn recover_at(
+    opening: &Opening,
+    at: TopicPartition,
+    led_since: LeaderEpoch,
+    manifest: &Manifest,
+) -> RecoverAt {
     RecoverAt {
         tiered_offset: manifest.tiered_offset(),
         epochs: manifest.epochs().clone(),
         producers: Some(manifest.producers().clone()).filter(|bytes| !bytes.is_empty()),
+        known: opening.checkpoint.known(at, led_since),
+        is_flushed_first: opening.flush_pool.policy() == FlushPolicy::Ack,
         now: opening.archiver.clocks.local(),
     }
 }
@@ -376,6 +389,7 @@ async fn open_log(
 ) -> Result<(LocalLog, LogEvents), OpenError> {
     let opening = Arc::clone(opening);
     let tasks = opening.tasks.clone();
+    let tiered_offset = manifest.tiered_offset();
     let work = move || {
         let dir = opening.data_dir.partition(at);
         log::finish_removal(&dir)?;
@@ -385,7 +399,7 @@ async fn open_log(
             tracing::info!(partition = %at, "discarding a local log that another leader overtook");
             log::remove_dir(&dir)?;
         }
-        let recover_at = recover_at(&opening, &manifest);
+        let recover_at = recover_at(&opening, at, led_since, &manifest);
         LocalLog::open(&opening.flush_pool, &dir, &recover_at)
     };
     let opened = tasks
@@ -393,15 +407,31 @@ async fn open_log(
         .await
         .map_err(|_| OpenError::ShuttingDown)?;
     let (log, events, recovered) = opened.map_err(|source| OpenError::Log { at, source })?;
-    if let Some(cut) = recovered.cut {
-        tracing::warn!(
-            partition = %at, path = %cut.path.display(), bytes = cut.bytes, damage = %cut.damage,
-            "a tail that was never acknowledged as flushed was cut off"
-        );
-    }
+    report(at, &recovered, tiered_offset);
     let log_end_offset = recovered.log_end_offset;
     tracing::debug!(partition = %at, %log_end_offset, was_clean = recovered.was_clean, "log opened");
     Ok((log, events))
+}
+
+/// Says what opening a log took from it.
+fn report(at: TopicPartition, recovered: &Recovered, tiered_offset: Offset) {
+    let log_end_offset = recovered.log_end_offset;
+    if let Some(cut) = &recovered.cut {
+        tracing::warn!(
+            partition = %at, path = %cut.path.display(), position = %cut.position, %log_end_offset,
+            bytes = cut.bytes, damage = %cut.damage,
+            "cut a torn tail off the local log; neither its mark nor the offset checkpoint shows that \
+             it was acknowledged"
+        );
+    }
+    if let Some(repaired) = &recovered.repaired {
+        let (cut_offset, acknowledged_below) = (repaired.cut_offset, repaired.flushed_offset);
+        tracing::warn!(
+            partition = %at, %cut_offset, %tiered_offset, %acknowledged_below, %log_end_offset,
+            lost_records = acknowledged_below.since(log_end_offset),
+            "opened a local log that was cut by `log repair`; offsets from here on are given out again"
+        );
+    }
 }
 
 /// The epoch is durable before the first batch can carry it.
@@ -502,14 +532,14 @@ impl Opening {
             self.data_dir.topic(topic_id),
             self.data_dir.manifests(topic_id),
         );
-        let removed = self
-            .tasks
-            .spawn_blocking(move || {
-                // What stays of them is never read.
-                let _ = std::fs::remove_dir_all(manifests);
-                log::remove_dir(&dir)
-            })
-            .await;
+        let checkpoint = Arc::clone(&self.checkpoint);
+        let remove = move || {
+            // What stays of them is never read.
+            let _ = std::fs::remove_dir_all(manifests);
+            log::remove_dir(&dir)?;
+            checkpoint.forget(|at| at.topic_id == topic_id)
+        };
+        let removed = self.tasks.spawn_blocking(remove).await;
         // The agent is ending: the next one goes on.
         removed.unwrap_or(Ok(()))
     }

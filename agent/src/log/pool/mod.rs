@@ -160,6 +160,11 @@ impl FlushPool {
         let _ = self.0.line.pulse().await;
     }
 
+    /// Returns when a batch counts as flushed.
+    pub fn policy(&self) -> FlushPolicy {
+        self.0.options.policy
+    }
+
     /// Returns the bytes that are queued or reserved.
     pub fn reserved_bytes(&self) -> usize {
         self.0.options.room_bytes - self.0.room.available_permits()

@@ -198,6 +198,11 @@ impl LogQueue {
         self.writer.lock()
     }
 
+    /// Notes what is on the disk, whatever the policy.
+    pub(super) fn note_durable(&self, offset: Offset) {
+        self.segments.set_durable(offset);
+    }
+
     /// Tells readers and the log's owner how far it is flushed.
     pub(in crate::log) fn publish(&self, flushed_offset: Offset) {
         self.segments.set_flushed(flushed_offset);

@@ -238,6 +238,7 @@ impl Line {
             match flushed {
                 Ok(()) => {
                     let offset = member.writer.publish();
+                    member.queue.note_durable(offset);
                     member.queue.publish(offset);
                     member.writer.release_barriers();
                 }

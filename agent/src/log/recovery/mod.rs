@@ -8,10 +8,13 @@
 //! 2. The first batch of the last segment that does not hold is a torn tail, and cut, if the recovery
 //!    mark does not say it was durable and [`scan`] finds that a crash explains it. Anything else that
 //!    does not hold, in any segment, is an error: the files stay as they are.
-//! 3. A log that ends below the tiered offset is dropped and begins anew there: everything in it is in
-//!    the bucket. A log that begins above it, or that holds another epoch at its last tiered offset, is
+//! 3. A log that ends below what it was known to be flushed to, by its mark or by the agent's
+//!    checkpoint, is an error, and so is one that is gone with all its files.
+//! 4. A log that ends below the tiered offset is dropped and begins anew there: everything in it is in
+//!    the bucket. That is an error where it knows the epoch that wrote the end of the bucket's: what was
+//!    uploaded had been flushed before, so the log is an older copy. A log that begins above it, or that holds another epoch at its last tiered offset, is
 //!    an error.
-//! 4. Producers come from the newest state and the batches after it; epochs from their checkpoint, or
+//! 5. Producers come from the newest state and the batches after it; epochs from their checkpoint, or
 //!    from the newest state, or from the manifest, and the batches.
 //!
 //! Everything can be done again after a crash at any step.
@@ -33,10 +36,12 @@ use esker_proto::types::{Offset, Position, TimestampMs};
 
 use super::{
     SealedSegment,
+    checkpoint::Known,
     disk::Disk,
     error::{Damage, Error, failed},
-    files::{self, Kind, Listing, epochs_path, mark_path, segment_path, state_path},
+    files::{self, Kind, Listing, epochs_path, segment_path, state_path},
     mark::{Mark, MarkFile},
+    repair::Repaired,
     segment::{List, Segment},
     state::{StateAt, decode_epochs, epochs_frame},
 };
@@ -51,8 +56,20 @@ pub struct RecoverAt {
     pub epochs: EpochHistory,
     /// Snapshot of the producers at `tiered_offset`.
     pub producers: Option<Bytes>,
+    /// What the agent's checkpoint says of the log.
+    pub known: Option<Known>,
+    /// Whether a record is flushed before it is acknowledged, and so before it is uploaded.
+    pub is_flushed_first: bool,
     /// The time, by the clock the files were written by: it tells how old the active segment is.
     pub now: TimestampMs,
+}
+
+impl RecoverAt {
+    /// Below this everything is known to have been flushed.
+    fn flushed_offset(&self, mark: &Mark) -> Offset {
+        let known = self.known.map(|known| known.flushed_offset);
+        mark.flushed_offset.max(known.unwrap_or_default())
+    }
 }
 
 /// What opening a log found.
@@ -68,6 +85,8 @@ pub struct Recovered {
     pub was_reset: bool,
     /// The torn tail that was cut off.
     pub cut: Option<Cut>,
+    /// That an operator cut it since it was opened last.
+    pub repaired: Option<Repaired>,
 }
 
 /// A torn tail.
@@ -102,6 +121,7 @@ pub(super) struct OpenedLog {
 pub(super) fn open(disk: &dyn Disk, dir: &Path, at: &RecoverAt) -> Result<OpenedLog, Error> {
     disk.create_dir(dir)
         .map_err(failed("create directory", dir))?;
+    check_exists(disk, dir, at)?;
     let listing = Listing::read(disk, dir)?;
     remove_all(disk, listing.temporary.iter().cloned())?;
     let mark = Mark::read(disk, dir)?;
@@ -110,6 +130,7 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path, at: &RecoverAt) -> Result<Opened
     let states = read_states(disk, dir, &listing)?;
     let mut walk = Walk::new(disk, dir, at, mark, checkpoint.clone(), states)?;
     walk.segments(&listing.segments)?;
+    walk.repaired = Repaired::read(disk, dir)?;
     check_kept(dir, at, &mark, &walk)?;
     let was_reset = walk.end_offset() < at.tiered_offset && !walk.is_empty();
     if walk.is_empty() || was_reset {
@@ -124,6 +145,20 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path, at: &RecoverAt) -> Result<Opened
     Ok(walk.into_opened(was_reset, mark_file))
 }
 
+/// Refuses a log whose files are all gone, unless nothing of them can be missed.
+fn check_exists(disk: &dyn Disk, dir: &Path, at: &RecoverAt) -> Result<(), Error> {
+    let Some(known) = at.known else { return Ok(()) };
+    let is_missed = !known.is_final || known.flushed_offset > at.tiered_offset;
+    let files = disk.list(dir).map_err(failed("list directory", dir))?;
+    if is_missed && files.is_empty() {
+        return Err(Error::Vanished {
+            path: dir.to_owned(),
+            flushed_offset: known.flushed_offset,
+        });
+    }
+    Ok(())
+}
+
 /// Refuses a log that lost what was flushed, or does not fit the bucket.
 fn check_kept(dir: &Path, at: &RecoverAt, mark: &Mark, walk: &Walk<'_>) -> Result<(), Error> {
     let tiered_offset = at.tiered_offset;
@@ -132,18 +167,15 @@ fn check_kept(dir: &Path, at: &RecoverAt, mark: &Mark, walk: &Walk<'_>) -> Resul
     } else {
         walk.end_offset()
     };
-    if mark.flushed_offset > end.max(tiered_offset) {
-        let damage = Damage::Lost {
-            flushed_offset: mark.flushed_offset,
-            log_end_offset: end,
-        };
-        return Err(Error::Corrupt {
-            path: mark_path(dir),
-            offset: end,
-            position: Position::ZERO,
-            damage,
+    let flushed_offset = at.flushed_offset(mark);
+    if flushed_offset > end.max(tiered_offset) {
+        return Err(Error::Lost {
+            path: dir.to_owned(),
+            flushed_offset,
+            log_end_offset: end.max(tiered_offset),
         });
     }
+    check_not_rewound(dir, at, mark, walk)?;
     if walk.is_empty() || end < tiered_offset {
         return Ok(());
     }
@@ -166,6 +198,36 @@ fn check_kept(dir: &Path, at: &RecoverAt, mark: &Mark, walk: &Walk<'_>) -> Resul
             path: dir.to_owned(),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a log that ends below what it uploaded itself.
+fn check_not_rewound(
+    dir: &Path,
+    at: &RecoverAt,
+    mark: &Mark,
+    walk: &Walk<'_>,
+) -> Result<(), Error> {
+    let (tiered_offset, log_end_offset) = (at.tiered_offset, walk.end_offset());
+    // A removal that was cut short leaves less than the log had.
+    let has_reached = mark.flushed_offset >= tiered_offset || walk.knows_state_at(tiered_offset);
+    let is_shorter = !walk.is_empty() && log_end_offset < tiered_offset && !has_reached;
+    if !is_shorter || !at.is_flushed_first || walk.repaired.is_some() {
+        return Ok(());
+    }
+    let last = Offset::new(tiered_offset.get() - 1);
+    match at
+        .epochs
+        .epoch_at(last)
+        .filter(|epoch| walk.has_led(*epoch))
+    {
+        None => Ok(()),
+        Some(leader_epoch) => Err(Error::Rewound {
+            path: dir.to_owned(),
+            log_end_offset,
+            tiered_offset,
+            leader_epoch,
+        }),
     }
 }
 

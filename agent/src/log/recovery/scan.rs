@@ -85,7 +85,7 @@ impl Scan<'_> {
     /// Whether a power cut explains that the batch at `position` does not hold: the file ends within
     /// it, or nothing valid follows it, or it lacks a sector that was never written, as when the pages
     /// of one group reached the disk out of order.
-    pub(super) fn is_torn(&self, position: u64, expected: Offset) -> Result<bool, Error> {
+    pub(in crate::log) fn is_torn(&self, position: u64, expected: Offset) -> Result<bool, Error> {
         if let Some(header) = self.cut_off(position, expected)? {
             return Ok(!self.has_wrong_length(position, &header)?);
         }

@@ -22,6 +22,7 @@ use crate::log::{
     error::{Damage, Error, failed},
     files::{self, segment_path, state_path},
     mark::{Mark, MarkFile},
+    repair::Repaired,
     segment::{List, Segment},
     state::{SealedIndex, StateAt},
 };
@@ -47,6 +48,8 @@ pub(super) struct Walk<'a> {
     /// Batches below are in `producers` already.
     producers_offset: Offset,
     cut: Option<Cut>,
+    /// That an operator cut the log.
+    pub(super) repaired: Option<Repaired>,
 }
 
 impl<'a> Walk<'a> {
@@ -77,6 +80,7 @@ impl<'a> Walk<'a> {
             producers: tiered_producers(dir, at)?,
             producers_offset: at.tiered_offset,
             cut: None,
+            repaired: None,
         })
     }
 
@@ -280,7 +284,8 @@ impl<'a> Walk<'a> {
             .last()
             .map_or(self.start_offset, |s| s.next_offset());
         let was_durable = self.mark.is_clean
-            || (self.mark.segment == base_offset && end.position < self.mark.position);
+            || (self.mark.segment == base_offset && end.position < self.mark.position)
+            || self.end_offset < self.at.flushed_offset(&self.mark);
         let may_be_torn = is_last && !was_durable && matches!(damage, Damage::Batch(_));
         let position = Position::new(end.position);
         let path = scan.path.to_owned();
@@ -373,6 +378,17 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether the log itself knows an epoch, and does not have it from the bucket.
+    pub(super) fn has_led(&self, epoch: LeaderEpoch) -> bool {
+        let mut starts = self.epochs.starts().iter();
+        self.is_history_whole && starts.any(|start| start.leader_epoch == epoch)
+    }
+
+    /// Whether a state shows that the log has reached an offset.
+    pub(super) fn knows_state_at(&self, offset: Offset) -> bool {
+        self.states.iter().any(|state| state.offset >= offset)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -414,6 +430,7 @@ impl<'a> Walk<'a> {
             was_clean: self.mark.is_clean,
             was_reset,
             cut: self.cut,
+            repaired: self.repaired,
         };
         let active = self.segments.last().cloned().zip(self.active);
         let list = List {

@@ -17,7 +17,7 @@ use super::{
     mem_disk::{Image, MemDisk},
     support::*,
 };
-use crate::log::{FlushPolicy, FlushPool, LocalLog, PoolOptions, RecoverAt};
+use crate::log::{FlushPolicy, FlushPool, Known, LocalLog, PoolOptions, RecoverAt};
 
 /// The moment before one operation.
 #[derive(Clone)]
@@ -81,6 +81,7 @@ fn live(policy: FlushPolicy) -> (Vec<Moment>, Vec<RecordBatch>) {
                 tiered_offset: sealed.next_offset,
                 epochs: sealed.epochs,
                 producers,
+                is_flushed_first: policy == FlushPolicy::Ack,
                 ..RecoverAt::default()
             };
             *tiered.lock() = at;
@@ -127,7 +128,16 @@ fn record(
 /// Opens the log after a power cut: it must hold what was acknowledged and a prefix of the rest.
 fn check_recovery(image: Image, moment: &Moment, appended: &[RecordBatch]) -> Image {
     let disk = MemDisk::of(image);
-    let mut log = TestLog::open(disk.clone(), &moment.tiered).unwrap();
+    // The most that the agent's checkpoint may have said.
+    let known = Known {
+        flushed_offset: moment.acked,
+        is_final: true,
+    };
+    let at = RecoverAt {
+        known: Some(known),
+        ..moment.tiered.clone()
+    };
+    let mut log = TestLog::open(disk.clone(), &at).unwrap();
     let recovered = disk.image();
     let end = log.log.log_end_offset();
     assert!(end >= moment.acked, "end {end}, acked {}", moment.acked);

@@ -6,8 +6,11 @@ use esker_proto::{
     types::{Offset, TimestampMs},
 };
 
-use super::support::*;
-use crate::log::{Damage, Error, ErrorKind, LogReader, RecoverAt};
+use super::{mem_disk::MemDisk, support::*};
+use crate::log::{
+    Damage, Error, ErrorKind, Flushed, Found, Known, LogReader, OffsetCheckpoint, RecoverAt,
+    repair::*,
+};
 
 /// More reads than a small log can take.
 const READS_MAX: usize = 100;
@@ -192,5 +195,278 @@ fn a_length_that_reaches_beyond_the_file_is_no_torn_tail_if_the_batch_is_whole()
         log.disk.corrupt(&path, |bytes| bytes[position + 9] ^= 1);
         let error = log.reopen(&RecoverAt::default()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+/// What the agent's checkpoint says of a log that was flushed to `flushed`.
+fn known(flushed: u64) -> RecoverAt {
+    RecoverAt {
+        known: Some(Known {
+            flushed_offset: offset(flushed),
+            is_final: false,
+        }),
+        is_flushed_first: true,
+        ..RecoverAt::default()
+    }
+}
+
+/// Two sealed segments and an active one, flushed: everything a log's directory can hold.
+fn all_files() -> TestLog {
+    let mut log = TestLog::new();
+    for segment in 0..3 {
+        for _ in 0..3 {
+            log.append(2, 40);
+        }
+        if segment < 2 {
+            log.log.roll().unwrap();
+        }
+    }
+    log.sync().unwrap();
+    log
+}
+
+/// Opens what is on the disk: all of it, or a typed error and nothing changed.
+fn opens_whole_or_not(disk: &MemDisk, whole: &TestLog, at: &RecoverAt, case: &str) {
+    let before = disk.contents();
+    match TestLog::open(disk.clone(), at) {
+        Ok(log) => {
+            let end = log.log.log_end_offset();
+            assert_eq!(end, offset(18), "{case}: the end fell in silence");
+            let (_, error) = consume(&mut log.log.reader(), end);
+            assert!(
+                !matches!(error, Some(Error::Io { .. })),
+                "{case}: {error:?}"
+            );
+            assert_eq!(log.log.epochs(), whole.log.epochs(), "{case}");
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{case}: {error}");
+            assert_eq!(
+                segments_in(&disk.contents()),
+                segments_in(&before),
+                "{case}"
+            );
+        }
+    }
+}
+
+type Contents = std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>;
+
+fn segments_in(contents: &Contents) -> Vec<(&std::path::PathBuf, &Vec<u8>)> {
+    let is_log = |path: &std::path::Path| path.extension().is_some_and(|e| e == "log");
+    contents.iter().filter(|(path, _)| is_log(path)).collect()
+}
+
+#[test]
+fn every_file_of_a_log_with_any_byte_changed_cut_or_gone_opens_whole_or_not() {
+    let whole = all_files();
+    let image = whole.disk.image();
+    let at = known(18);
+    for (path, bytes) in whole.disk.contents() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // All of the small files; of batches, other tests see to each byte.
+        let step = if name.ends_with(".log") { 7 } else { 1 };
+        for byte in (0..bytes.len()).step_by(step) {
+            let disk = MemDisk::of(image.clone());
+            disk.corrupt(&path, |bytes| bytes[byte] ^= 1 << (byte % 8));
+            opens_whole_or_not(&disk, &whole, &at, &format!("{name}, byte {byte} flipped"));
+            let disk = MemDisk::of(image.clone());
+            disk.corrupt(&path, |bytes| bytes.truncate(byte));
+            opens_whole_or_not(&disk, &whole, &at, &format!("{name}, cut to {byte}"));
+        }
+        let disk = MemDisk::of(image.clone());
+        disk.forget(&path);
+        opens_whole_or_not(&disk, &whole, &at, &format!("{name} gone"));
+    }
+}
+
+#[test]
+fn a_segment_that_is_gone_is_missed_although_it_was_short() {
+    let log = six_batches();
+    log.disk.forget(&log.segment_path(0));
+    let error = log.reopen(&RecoverAt::default()).err().unwrap();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+}
+
+#[test]
+fn a_tail_that_was_acknowledged_is_never_cut_as_torn() {
+    let log = six_batches();
+    let path = log.segment_path(0);
+    log.disk.forget(&dir().join("mark"));
+    log.disk
+        .corrupt(&path, |bytes| bytes.truncate(bytes.len() - 7));
+    let before = log.disk.bytes(&path);
+    let disk = log.disk.clone();
+
+    let error = log.reopen(&known(24)).err().unwrap();
+
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert_eq!(disk.bytes(&path), before);
+    let opened = TestLog::open(disk, &known(20)).unwrap();
+    assert_eq!(opened.log.log_end_offset(), offset(20));
+}
+
+#[test]
+fn a_log_whose_files_are_all_gone_is_missed_unless_the_bucket_has_it_for_sure() {
+    let at = |flushed_offset, is_final, tiered: u64| RecoverAt {
+        known: Some(Known {
+            flushed_offset: offset(flushed_offset),
+            is_final,
+        }),
+        tiered_offset: offset(tiered),
+        ..RecoverAt::default()
+    };
+    for (at, is_missed) in [
+        (at(30, false, 20), true),
+        (at(30, true, 20), true),
+        // More may have been acknowledged after the checkpoint was written.
+        (at(30, false, 30), true),
+        (at(30, true, 30), false),
+    ] {
+        let opened = TestLog::open(MemDisk::default(), &at);
+        let is_vanished = matches!(opened, Err(Error::Vanished { .. }));
+        assert_eq!(is_vanished, is_missed, "{at:?}");
+    }
+}
+
+#[test]
+fn a_log_that_ends_below_what_it_uploaded_is_an_older_copy() {
+    let copy = six_batches();
+    let image = copy.disk.image();
+    let mut epochs = copy.log.epochs().clone();
+    let at = |epochs: &esker_index::EpochHistory, is_flushed_first| RecoverAt {
+        tiered_offset: offset(40),
+        epochs: epochs.clone(),
+        is_flushed_first,
+        ..RecoverAt::default()
+    };
+    let error = copy.reopen(&at(&epochs, true)).err().unwrap();
+    assert!(matches!(error, Error::Rewound { .. }), "{error}");
+    // Where records are acknowledged before they are flushed, a power cut leaves that too.
+    assert!(TestLog::open(MemDisk::of(image.clone()), &at(&epochs, false)).is_ok());
+    // And another leader may have written the rest.
+    epochs.push(epoch(2), offset(24)).unwrap();
+    assert!(TestLog::open(MemDisk::of(image), &at(&epochs, true)).is_ok());
+}
+
+/// Where repairs put what they cut.
+fn aside() -> std::path::PathBuf {
+    std::path::PathBuf::from("/data/aside/1")
+}
+
+#[test]
+fn a_repair_keeps_what_is_whole_and_moves_the_rest_aside() {
+    for bad in 0..9 {
+        let log = all_files();
+        let segment = log.segment_path(bad / 3 * 6);
+        let position = position_of(&log, usize::try_from(bad).unwrap())
+            - position_of(&log, usize::try_from(bad / 3 * 3).unwrap());
+        log.disk
+            .corrupt(&segment, |bytes| bytes[position + 70] ^= 4);
+        let at = known(18);
+        let disk = log.disk.clone();
+
+        let examined = examine_on(&disk, &dir(), at.known).unwrap();
+        assert_eq!(examined.end_offset, offset(bad * 2), "{examined:?}");
+        let Some(Error::Corrupt {
+            path,
+            position: from,
+            ..
+        }) = &examined.damage
+        else {
+            panic!("{examined:?}")
+        };
+        assert_eq!((path, from.get()), (&segment, position as u64));
+        let bytes: usize = log.appended[usize::try_from(bad).unwrap()..]
+            .iter()
+            .map(|batch| batch.bytes().len())
+            .sum();
+        assert_eq!(examined.beyond.1, bytes as u64, "{examined:?}");
+        repair_on(&disk, &dir(), &aside(), &examined).unwrap();
+
+        let moved: usize = disk
+            .contents()
+            .iter()
+            .filter(|(path, _)| {
+                path.parent() == Some(&aside()) && path.to_string_lossy().contains(".log")
+            })
+            .map(|(_, bytes)| bytes.len())
+            .sum();
+        assert_eq!(moved, bytes, "batch {bad}");
+        // The checkpoint has forgotten the log.
+        let forgotten = RecoverAt { known: None, ..at };
+        let repaired = log.reopen(&forgotten).unwrap();
+        let note = repaired.recovered.repaired.unwrap();
+        assert_eq!(
+            (note.cut_offset, note.flushed_offset),
+            (offset(bad * 2), offset(18))
+        );
+        assert_eq!(repaired.log.log_end_offset(), offset(bad * 2));
+        repaired.check_content();
+        let again = repaired.reopen(&forgotten).unwrap();
+        assert_eq!(again.recovered.repaired, None);
+    }
+}
+
+#[test]
+fn a_repaired_log_that_ends_below_the_bucket_continues_there() {
+    let log = all_files();
+    let segment = log.segment_path(6);
+    log.disk.corrupt(&segment, |bytes| bytes[70] ^= 4);
+    let epochs = log.log.epochs().clone();
+    let examined = examine_on(&log.disk, &dir(), None).unwrap();
+    repair_on(&log.disk, &dir(), &aside(), &examined).unwrap();
+    let at = RecoverAt {
+        tiered_offset: offset(12),
+        epochs,
+        is_flushed_first: true,
+        ..RecoverAt::default()
+    };
+    let log = log.reopen(&at).unwrap();
+    assert_eq!(log.log.log_end_offset(), offset(12));
+}
+
+#[test]
+fn an_offset_checkpoint_says_what_was_written_or_nothing() {
+    let disk = MemDisk::default();
+    let data = std::path::Path::new("/data");
+    let open = |disk: &MemDisk| {
+        OffsetCheckpoint::open_on(std::sync::Arc::new(disk.clone()), data).unwrap()
+    };
+    let at = esker_proto::types::TopicPartition {
+        topic_id: esker_proto::types::TopicId::new(uuid::Uuid::from_u128(7)),
+        partition: esker_proto::types::PartitionId::new(3),
+    };
+    let (checkpoint, found) = open(&disk);
+    assert_eq!(found, Found::Nothing);
+    let flushed = Flushed {
+        leader_epoch: epoch(2),
+        offset: offset(500),
+    };
+    checkpoint.advance([(at, flushed)], false).unwrap();
+
+    let (again, found) = open(&disk);
+    assert_eq!(found, Found::Whole);
+    let said = again.known(at, epoch(2)).unwrap();
+    assert_eq!((said.flushed_offset, said.is_final), (offset(500), false));
+    assert_eq!(again.known(at, epoch(3)), None, "another agent led since");
+    again.forget(|_| true).unwrap();
+    assert_eq!(open(&disk).0.known(at, epoch(2)), None);
+
+    checkpoint.advance([(at, flushed)], true).unwrap();
+    let path = data.join("offset-checkpoint");
+    let image = disk.image();
+    for byte in 0..disk.bytes(&path).len() {
+        for is_cut in [true, false] {
+            let disk = MemDisk::of(image.clone());
+            disk.corrupt(&path, |bytes| match is_cut {
+                true => bytes.truncate(byte),
+                false => bytes[byte] ^= 1 << (byte % 8),
+            });
+            let (checkpoint, found) = open(&disk);
+            assert!(matches!(found, Found::Damaged(_)), "byte {byte}");
+            assert_eq!(checkpoint.known(at, epoch(0)), None, "byte {byte}");
+            assert_eq!(open(&disk).1, Found::Nothing);
+        }
     }
 }

@@ -243,6 +243,15 @@ impl MemDisk {
         state.image.names.keys().map(name).collect()
     }
 
+    /// All files and what they hold.
+    pub(super) fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let state = self.0.lock();
+        let names = state.image.names.iter();
+        names
+            .map(|(path, file)| (path.clone(), state.image.files[*file].data.clone()))
+            .collect()
+    }
+
     pub(super) fn bytes(&self, path: &Path) -> Vec<u8> {
         let state = self.0.lock();
         state.image.files[state.image.names[path]].data.clone()

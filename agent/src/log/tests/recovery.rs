@@ -186,16 +186,7 @@ fn a_tail_that_is_gone_although_it_was_flushed_is_corruption() {
     log.disk.corrupt(&path, |bytes| bytes.truncate(0));
 
     let error = reopen_error(log);
-    assert!(
-        matches!(
-            error,
-            Error::Corrupt {
-                damage: Damage::Lost { .. },
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
 }
 
 #[test]
@@ -450,6 +441,8 @@ fn records_that_hold_batches_are_not_taken_for_batches_that_follow() {
     let outer = esker_proto::batch::RecordBatch::validate(builder.finish(None)).unwrap();
     log.append_batch(&outer).unwrap();
     log.sync().unwrap();
+    // As if the tail had not been flushed, which the mark would know.
+    log.disk.forget(&dir().join("mark"));
     let path = log.segment_path(0);
     log.disk
         .corrupt(&path, |bytes| bytes.truncate(bytes.len() - 1));

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod descriptors;
 mod disk;
+mod lost_log;
 mod offline;
 mod outage;
 mod permissions;

@@ -1,0 +1,276 @@
+//! Local logs that lost acknowledged records: the partition says so, waits for an order, and an
+//! operator repairs it with the agent stopped.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use esker_tests::agent::{AgentProcess, Plan, directory_url, until};
+use tempfile::TempDir;
+
+use super::support::{PROGRAM, Raw, TOPIC, batch, connect, create, describe, seal};
+
+/// Records that are acknowledged before the harm is done.
+const RECORDS: u64 = 24;
+
+fn log_dir(data_dir: &Path, partition: u32) -> PathBuf {
+    let topics = fs::read_dir(data_dir.join("log")).unwrap();
+    let mut topics = topics.map(|topic| topic.unwrap().path());
+    let topic = topics.find(|path| !path.ends_with("spare")).unwrap();
+    topic.join(format!("{partition:06}"))
+}
+
+fn segment_of(data_dir: &Path, partition: u32) -> PathBuf {
+    log_dir(data_dir, partition).join(format!("{:020}.log", 0))
+}
+
+/// The partition as commands take it.
+fn name_of(data_dir: &Path, partition: u32) -> String {
+    let dir = log_dir(data_dir, partition);
+    let topic = dir.parent().unwrap().file_name().unwrap();
+    format!("{}/{partition}", topic.to_string_lossy())
+}
+
+fn command(data_dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("log")
+        .args(arguments)
+        .arg("--data-dir")
+        .arg(data_dir);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let all = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(all).unwrap()
+}
+
+async fn produce(agent: &AgentProcess, partition: u32, batches: u64) {
+    let mut raw = Raw::connect(agent.grpc).await;
+    for _ in 0..batches {
+        let batch = batch(&["a", "b", "c", "d"]);
+        raw.produce(TOPIC, partition, batch).await.unwrap();
+    }
+}
+
+/// Waits until the data directory says that two partitions were flushed as far as they are.
+async fn until_noted(data_dir: &Path) {
+    until("the checkpoint to say what is flushed", async || {
+        let noted = fs::read(data_dir.join("offset-checkpoint")).unwrap_or_default();
+        let flushed = RECORDS.to_le_bytes();
+        noted.windows(8).filter(|bytes| *bytes == flushed).count() == 2
+    })
+    .await;
+}
+
+/// Two partitions with records that only this disk has, and an agent that was killed.
+async fn killed(home: &TempDir) -> Plan {
+    let plan = Plan::new(directory_url(home.path()), home.path());
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    create(&connect(agent.grpc).await, 2).await;
+    for partition in 0..2 {
+        produce(&agent, partition, RECORDS / 4).await;
+    }
+    until_noted(home.path()).await;
+    agent.kill().unwrap();
+    plan
+}
+
+/// Starts the agent, and expects partition 0 offline for these reasons and 1 served.
+async fn is_offline(plan: &Plan, home: &TempDir, parts: &[&str]) {
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let at = describe(&connect(agent.grpc).await).await;
+    let order = format!("log repair --partition {}", name_of(home.path(), 0));
+    for part in parts.iter().copied().chain([order.as_str()]) {
+        let reason = &at[0].offline_reason;
+        assert!(reason.contains(part), "`{part}` is not in `{reason}`");
+    }
+    assert_eq!(
+        (at[1].offline_reason.as_str(), at[1].high_watermark),
+        ("", RECORDS)
+    );
+    let beside = command(
+        home.path(),
+        &[
+            "repair",
+            "--partition",
+            &name_of(home.path(), 0),
+            "--execute",
+        ],
+    );
+    assert_eq!(beside.status.code(), Some(74), "{}", said(&beside));
+    agent.kill().unwrap();
+}
+
+/// Repairs partition 0, and expects it served up to `end` afterwards.
+async fn is_repaired(plan: &Plan, home: &TempDir, end: u64) {
+    let verified = command(home.path(), &["verify"]);
+    assert_eq!(verified.status.code(), Some(1), "{}", said(&verified));
+    assert_eq!(
+        said(&verified).matches("DAMAGED").count(),
+        1,
+        "{}",
+        said(&verified)
+    );
+    let name = name_of(home.path(), 0);
+    let dry = command(home.path(), &["repair", "--partition", &name]);
+    assert!(
+        dry.status.success() && said(&dry).contains("dry run"),
+        "{}",
+        said(&dry)
+    );
+    let again = command(home.path(), &["verify"]);
+    assert_eq!(said(&again), said(&verified), "a dry run changes nothing");
+
+    let repaired = command(home.path(), &["repair", "--partition", &name, "--execute"]);
+
+    assert!(repaired.status.success(), "{}", said(&repaired));
+    let aside = home
+        .path()
+        .join("aside")
+        .join(format!("{}-1", name.replace("/0", "/000000")));
+    let loss = fs::read_to_string(aside.join("loss.json")).unwrap();
+    assert!(
+        loss.contains(&format!("\"acknowledged_below_offset\": {RECORDS}")),
+        "{loss}"
+    );
+    let verified = command(home.path(), &["verify"]);
+    assert!(verified.status.success(), "{}", said(&verified));
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let at = describe(&connect(agent.grpc).await).await;
+    assert_eq!(
+        (at[0].offline_reason.as_str(), at[0].high_watermark),
+        ("", end)
+    );
+    produce(&agent, 0, 1).await;
+    agent.terminate().unwrap();
+    let exit = agent.ended().await.unwrap();
+    assert_eq!(exit.code, Some(0), "{exit:?}");
+    let lost = format!("\"lost_records\":{}", RECORDS - end);
+    assert!(
+        exit.said.iter().any(|line| line.contains(&lost)),
+        "{exit:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_directory_that_is_gone_is_offline_until_its_loss_is_accepted() {
+    let home = TempDir::new().unwrap();
+    let plan = killed(&home).await;
+    fs::remove_dir_all(log_dir(home.path(), 0)).unwrap();
+    fs::create_dir_all(log_dir(home.path(), 0)).unwrap();
+    let flushed = format!("acknowledged_below=`{RECORDS}`");
+    is_offline(&plan, &home, &["gone with all its files", &flushed]).await;
+    is_repaired(&plan, &home, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_active_segment_that_is_cut_short_is_offline_until_its_loss_is_accepted() {
+    let home = TempDir::new().unwrap();
+    let plan = killed(&home).await;
+    let path = segment_of(home.path(), 0);
+    let length = fs::metadata(&path).unwrap().len();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // The batches are of one size.
+    file.set_len(length / 6 * 4).unwrap();
+    let flushed = format!("acknowledged_below=`{RECORDS}`");
+    is_offline(
+        &plan,
+        &home,
+        &[
+            "acknowledged records are gone",
+            &flushed,
+            "log_end_offset=`16`",
+        ],
+    )
+    .await;
+    is_repaired(&plan, &home, 16).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_bit_in_the_last_batch_is_offline_until_it_is_cut_and_kept_aside() {
+    let home = TempDir::new().unwrap();
+    let plan = killed(&home).await;
+    let path = segment_of(home.path(), 0);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    is_offline(
+        &plan,
+        &home,
+        &["segment is corrupt", ".log`", "offset=`20`", "position=`"],
+    )
+    .await;
+    is_repaired(&plan, &home, 20).await;
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let part = fs::read_dir(
+        home.path()
+            .join("aside")
+            .join(name_of(home.path(), 0).replace("/0", "/000000-1")),
+    )
+    .unwrap()
+    .map(|entry| entry.unwrap().path())
+    .find(|path| path.to_string_lossy().contains(&name))
+    .unwrap();
+    assert!(bytes.ends_with(&fs::read(part).unwrap()));
+}
+
+fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let to = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => copy_dir(&path, &to)?,
+            false => drop(fs::copy(&path, &to)?),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_made_since_the_last_start_does_not_pass_for_the_original() {
+    let (home, data) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let plan = Plan::new(directory_url(home.path()), &data.path().join("original"));
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let client = connect(agent.grpc).await;
+    create(&client, 1).await;
+    produce(&agent, 0, 3).await;
+    let copy = data.path().join("copy");
+    copy_dir(&data.path().join("original"), &copy).unwrap();
+    produce(&agent, 0, 3).await;
+    seal(&client, false).await;
+    agent.kill().unwrap();
+
+    let agent = plan.clone().on(&copy).spawn(PROGRAM).await.unwrap();
+
+    let at = describe(&connect(agent.grpc).await).await;
+    let reason = &at[0].offline_reason;
+    for part in [
+        "older copy",
+        "log_end_offset=`12`",
+        "tiered_offset=`24`",
+        "--discard",
+    ] {
+        assert!(reason.contains(part), "`{part}` is not in `{reason}`");
+    }
+    agent.kill().unwrap();
+    let repair = [
+        "repair",
+        "--partition",
+        &name_of(&copy, 0),
+        "--discard",
+        "--execute",
+    ];
+    let repaired = command(&copy, &repair);
+    assert!(repaired.status.success(), "{}", said(&repaired));
+    let agent = plan.clone().on(&copy).spawn(PROGRAM).await.unwrap();
+    let at = describe(&connect(agent.grpc).await).await;
+    assert_eq!(
+        (at[0].offline_reason.as_str(), at[0].high_watermark),
+        ("", 24)
+    );
+}
