@@ -245,7 +245,7 @@ async fn a_damaged_manifest_chain_is_offline_and_kept_while_all_else_is_served()
     let plan = bench
         .plan
         .clone()
-        .with("retention", "1ms")
+        .with("retention", "1s")
         .with("retention-interval", "100ms");
     let agent = plan.start().await.unwrap();
     let client = connect(agent.grpc_address()).await;
