@@ -9,7 +9,7 @@ use std::{
 
 use esker_proto::types::TopicId;
 use esker_tiering::{
-    archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget},
+    archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget, see},
     chain::RetryPolicy,
     env::{Clock, IdGenerator, RandomIds, SystemClock, TaskSet},
     reader::{Reader, ReaderOptions},
@@ -43,7 +43,7 @@ use crate::{
     },
     pulse::Pulse,
     registry::{Registry, Topic},
-    run_note, server, service,
+    reopen, run_note, server, service,
     shared::Shared,
     start_error::StartError,
     topics::Topics,
@@ -52,6 +52,9 @@ use crate::{
 
 /// After a drain, streams that clients keep open are cut off after this long.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Partitions whose objects are looked up at a time at the end of a drain.
+const LOOKS_AT_A_TIME: usize = 16;
 
 /// What the agent takes from its surroundings.
 #[derive(Clone, Debug)]
@@ -277,7 +280,12 @@ async fn flush(shared: &Shared, timed: &mut Stopwatch) -> bool {
     recorded.is_ok()
 }
 
-/// Returns whether everything of every partition is in the bucket.
+fn note_left(partition: &PartitionHandle, error: &impl std::fmt::Display) {
+    let partition = partition.topic_partition();
+    tracing::warn!(%partition, %error, "partition is not fully in the bucket; keeping its local data");
+}
+
+/// Returns whether everything of every partition is in the bucket, and the bucket still has it.
 async fn close_partitions(shared: &Shared, timed: &mut Stopwatch) -> bool {
     shared.topics.close().await;
     let topics = shared.registry.topics();
@@ -287,14 +295,38 @@ async fn close_partitions(shared: &Shared, timed: &mut Stopwatch) -> bool {
     let closed = join_all(closing).await;
     timed.lap("upload and commit what was sealed");
     let mut is_all_uploaded = true;
-    for (partition, closed) in partitions.iter().zip(closed) {
-        if let Err(error) = closed {
-            is_all_uploaded = false;
-            let partition = partition.topic_partition();
-            tracing::warn!(%partition, %error, "what this partition has on disk stays there");
+    let mut closed_well = Vec::new();
+    for (partition, closed) in partitions.into_iter().zip(closed) {
+        match closed {
+            Ok(()) => closed_well.push(partition),
+            Err(error) => {
+                is_all_uploaded = false;
+                note_left(&partition, &error);
+            }
         }
     }
-    is_all_uploaded
+    let is_seen = see_uploaded(shared, closed_well).await;
+    timed.lap("see that the bucket has it");
+    is_all_uploaded && is_seen
+}
+
+/// Returns whether the bucket still has what this run uploaded. A partition that was idle since the
+/// start sends no request: the drain before answered for it.
+async fn see_uploaded(shared: &Shared, mut partitions: Vec<PartitionHandle>) -> bool {
+    partitions.retain(PartitionHandle::is_confirmed);
+    let seen = partitions.into_iter().map(|partition| async move {
+        let manifest = partition.manifest();
+        (partition, see(&shared.store, &manifest).await)
+    });
+    let mut seen = futures::stream::iter(seen).buffer_unordered(LOOKS_AT_A_TIME);
+    let mut is_all_seen = true;
+    while let Some((partition, seen)) = seen.next().await {
+        if let Err(error) = seen {
+            is_all_seen = false;
+            note_left(&partition, &error);
+        }
+    }
+    is_all_seen
 }
 
 async fn recover(
@@ -529,6 +561,9 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
         partitions.sort_by_key(PartitionHandle::topic_partition);
         if let Some(topic) = state.topics.get(&topic_id) {
             let name = topic.name.clone();
+            for partition in &partitions {
+                reopen::watch(shared, partition);
+            }
             shared
                 .registry
                 .insert(Arc::new(Topic::new(topic_id, name, partitions)));

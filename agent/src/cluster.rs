@@ -7,16 +7,21 @@ use esker_tiering::{
     Error,
     chain::{Put, RetryPolicy, put_definite},
     env::{Clock, IdGenerator},
-    keys::Key,
+    keys::{Key, Keys},
     probe::check_store,
     store::Store,
 };
+use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::start_error::StartError;
 
 const FORMAT_VERSION: u32 = 1;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the store is probed when replies get lost.
+const PROBES_MAX: u32 = 3;
+/// How often `cluster.json` is read before it counts as damaged.
+const READS_MAX: u32 = 4;
 
 /// `cluster.json`: created once, never changed.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,12 +37,18 @@ struct ClusterFile {
 ///
 /// If it cannot be reached, or loses in the probe.
 pub(crate) async fn probe(store: &Store, ids: &dyn IdGenerator) -> Result<(), StartError> {
-    let report = check_store(store, ids, PROBE_TIMEOUT).await;
-    if report.is_fit() {
-        Ok(())
-    } else {
-        Err(StartError::Unfit(report))
+    for tries in 1.. {
+        let report = check_store(store, ids, PROBE_TIMEOUT).await;
+        match report.is_fit() {
+            true => return Ok(()),
+            // What the store is does not change; what failed on the way may pass.
+            false if report.is_unfit() || report.fault.is_some() || tries >= PROBES_MAX => {
+                return Err(StartError::Unfit(report));
+            }
+            false => tracing::info!(tries, "the probe of the store failed, trying again"),
+        }
     }
+    unreachable!("the last try returns")
 }
 
 /// Returns the cluster that owns the bucket's prefix, founding one if there is none.
@@ -51,11 +62,10 @@ pub(crate) async fn identify(
     clock: &dyn Clock,
 ) -> Result<ClusterId, StartError> {
     let key = Key::Cluster.to_string();
-    match store.get(&key).await {
-        Ok(bytes) => return parse(&key, &bytes),
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error.into()),
+    if let Some(cluster_id) = read(store, &key).await? {
+        return Ok(cluster_id);
     }
+    refuse_topics(store, &key).await?;
     let founded = ClusterFile {
         format_version: FORMAT_VERSION,
         cluster_id: ClusterId::new(ids.uuid()),
@@ -69,6 +79,39 @@ pub(crate) async fn identify(
         }
         Put::Lost(theirs) => parse(&key, &theirs),
         Put::Refused(error) | Put::Unknown(error) => Err(error.into()),
+    }
+}
+
+/// Reads the cluster's identity; bytes that were damaged on their way are read again.
+async fn read(store: &Store, key: &str) -> Result<Option<ClusterId>, StartError> {
+    let mut reads = 0;
+    loop {
+        let bytes = match store.get(key).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        reads += 1;
+        match parse(key, &bytes) {
+            Ok(cluster_id) => return Ok(Some(cluster_id)),
+            Err(error) if reads >= READS_MAX => return Err(error),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Where topics are, there was a cluster: to found another one would seal its loss.
+async fn refuse_topics(store: &Store, key: &str) -> Result<(), StartError> {
+    match store.list(Keys::TOPICS, None).try_next().await? {
+        None => Ok(()),
+        Some(object) => Err(StartError::Store(Error::corrupt(
+            key,
+            format!(
+                "it is missing, but the bucket has topics, such as `{}`; restore it from a copy of \
+                 the bucket, or name another prefix",
+                object.key
+            ),
+        ))),
     }
 }
 

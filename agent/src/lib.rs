@@ -24,6 +24,7 @@ mod metrics;
 pub mod partition;
 mod pulse;
 mod registry;
+mod reopen;
 mod run_note;
 mod server;
 mod service;

@@ -208,31 +208,60 @@ impl Topics {
     /// nothing of them can be damaged.
     async fn open_again(&self, topic: &Topic, state: &TopicState, settings: &PartitionSettings) {
         for unopened in topic.partitions() {
-            let Some(error) = unopened.unopened() else {
-                continue;
-            };
-            let at = unopened.topic_partition();
-            let index = usize::try_from(at.partition.get()).unwrap_or(usize::MAX);
-            let Some(led) = state.partitions.get(index) else {
-                continue;
-            };
-            let is_new = led.leader_epoch.get() == 1;
-            if !is_new && !error.is_shortage() {
-                continue;
+            let (at, error) = (unopened.topic_partition(), unopened.unopened());
+            if error.is_some_and(|error| is_new(state, at) || error.is_shortage()) {
+                self.replace(topic, at, state, settings).await;
             }
-            let start = match is_new {
-                true => Start::New,
-                false => Start::Existing {
-                    leader_epoch: led.leader_epoch,
-                    led_since: led.led_since,
-                },
-            };
-            let opened = open_or_set_aside(&self.opening, at, start, settings.clone()).await;
-            match opened.map(|opened| topic.replace(opened)) {
-                Ok(before) => before.iter().for_each(PartitionHandle::stop),
-                Err(error) => {
-                    tracing::warn!(partition = %at, %error, "cannot open the partition again")
-                }
+        }
+    }
+
+    /// Opens a partition again whose part in the bucket could not be opened. Returns whether that is
+    /// settled, so that it need not be tried again.
+    pub(crate) async fn reopen(&self, at: TopicPartition) -> bool {
+        // The agent is ending otherwise.
+        let Ok(_turn) = self.turn().await else {
+            return true;
+        };
+        let state = self.controller.state();
+        let mut topics = self.registry.topics().into_iter();
+        let topic = topics.find(|topic| topic.topic_id == at.topic_id);
+        let (Some(topic), Some(known)) = (topic, state.topics.get(&at.topic_id)) else {
+            return true;
+        };
+        let is_closed = || {
+            let partition = topic.partition(at.partition);
+            partition.is_some_and(|partition| partition.is_closed_by_bucket())
+        };
+        if is_closed() {
+            let settings = PartitionSettings::resolve(&self.settings, &known.config);
+            self.replace(&topic, at, known, &settings).await;
+        }
+        !is_closed()
+    }
+
+    /// Opens a partition once more, and puts what comes of it in its place.
+    async fn replace(
+        &self,
+        topic: &Topic,
+        at: TopicPartition,
+        state: &TopicState,
+        settings: &PartitionSettings,
+    ) {
+        let Some(led) = state.partitions.get(index(at)) else {
+            return;
+        };
+        let start = match is_new(state, at) {
+            true => Start::New,
+            false => Start::Existing {
+                leader_epoch: led.leader_epoch,
+                led_since: led.led_since,
+            },
+        };
+        let opened = open_or_set_aside(&self.opening, at, start, settings.clone()).await;
+        match opened.map(|opened| topic.replace(opened)) {
+            Ok(before) => before.iter().for_each(PartitionHandle::stop),
+            Err(error) => {
+                tracing::warn!(partition = %at, %error, "cannot open the partition again")
             }
         }
     }
@@ -384,6 +413,16 @@ enum Purge {
     /// Objects were found and deleted. A request that was under way when the partition stopped may
     /// have arrived meanwhile.
     LookAgain,
+}
+
+fn index(at: TopicPartition) -> usize {
+    usize::try_from(at.partition.get()).unwrap_or(usize::MAX)
+}
+
+/// Whether no agent has led the partition before.
+fn is_new(state: &TopicState, at: TopicPartition) -> bool {
+    let led = state.partitions.get(index(at));
+    led.is_some_and(|led| led.leader_epoch.get() == 1)
 }
 
 /// Says which partition of a topic could not be opened, if any.

@@ -157,6 +157,7 @@ impl Actor {
                 self.publish_view();
             }
             Message::Damaged(source) => self.on_damage(source),
+            Message::BucketDamaged(error) => self.on_bucket_damage(&error),
             // The age at which the active segment is sealed is read afresh in each turn.
             Message::SettingsChanged => self.on_tiered(),
             // Whoever asked may have lost patience.
@@ -336,6 +337,20 @@ impl Actor {
         };
         tracing::error!(partition = %self.at, error = %damaged, "partition is offline; the others are served");
         self.intake = Intake::Damaged(Arc::new(damaged));
+        self.abandon();
+        self.publish_view();
+    }
+
+    fn on_bucket_damage(&mut self, error: &esker_tiering::Error) {
+        if self.intake.check_writable().is_err() {
+            return;
+        }
+        let at = self.at;
+        let reason = format!(
+            "{error}; stop the agent, then `esker bucket repair --partition {at}` shows what can be done"
+        );
+        tracing::error!(partition = %at, reason, "partition is offline");
+        self.intake = Intake::Offline(reason.into());
         self.abandon();
         self.publish_view();
     }

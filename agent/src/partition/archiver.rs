@@ -24,6 +24,7 @@ use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
 use esker_tiering::{
     Error, ErrorKind,
     archive::{Archive, ArchiveDeps, OpenWith, SEGMENTS_PER_COMMIT_MAX, is_newest},
+    keys::Key,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -231,6 +232,10 @@ impl Archiver {
             Err(error) => {
                 let wait = uploads.failed(&error, self.sealed.borrow().is_awaited);
                 self.note_failure(&error, uploads.attempts(), wait);
+                if self.is_bucket_damage(&error) {
+                    // If the actor is gone already, there is nothing to take offline.
+                    let _ = self.actor.send(Message::BucketDamaged(error.into())).await;
+                }
             }
         }
         Ok(())
@@ -410,6 +415,16 @@ impl Archiver {
                 self.actor.send(damaged).await.is_ok()
             }
             None => false,
+        }
+    }
+
+    /// Whether this partition's manifest is damaged or gone, so that nothing can be committed.
+    fn is_bucket_damage(&self, error: &Error) -> bool {
+        match error {
+            Error::Corrupt { key, .. } => {
+                self.archive.is_none() || matches!(Key::parse(key), Some(Key::Manifest(..)))
+            }
+            _ => false,
         }
     }
 

@@ -53,6 +53,16 @@ impl PartitionHandle {
         }
     }
 
+    /// Whether the manifest was read from the bucket since the agent started.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.is_confirmed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it could not be opened because of its part in the bucket.
+    pub(crate) fn is_closed_by_bucket(&self) -> bool {
+        self.unopened().is_some_and(|error| error.is_of_bucket())
+    }
+
     /// Returns the epoch this agent leads it in.
     pub(crate) const fn leader_epoch(&self) -> LeaderEpoch {
         self.leader_epoch

@@ -34,6 +34,8 @@ pub(crate) enum Message {
     Fence,
     /// The local log was found damaged.
     Damaged(Arc<log::Error>),
+    /// The manifest of this partition is gone from the bucket. Nothing local may go.
+    BucketDamaged(Arc<esker_tiering::Error>),
     /// Look at the settings again.
     SettingsChanged,
     /// Say that the task is alive.

@@ -220,7 +220,7 @@ async fn open_chain(
     let mut with = OpenWith {
         file: Some(opening.data_dir.manifest_file(at)),
         has_garbage: remembered.as_ref().is_none_or(|known| known.has_garbage),
-        log_end_offset: None,
+        local: None,
     };
     let empty = || Arc::new(Manifest::create(context.cluster_id, at));
     let is_known = remembered.is_some();
@@ -364,10 +364,13 @@ async fn open_on(
     let manifest = Arc::clone(&published.borrow());
     let opened = open_log(opening, at, manifest, led_since).await?;
     let (mut log, events) = opened;
+    with.local = Some(LocalExtent {
+        log_end_offset: log.log_end_offset(),
+        epochs: log.epochs().clone(),
+    });
     begin_epoch(&mut log, leader_epoch)
         .await
         .map_err(|source| OpenError::Log { at, source })?;
-    with.log_end_offset = Some(log.log_end_offset());
     let parts = Parts {
         at,
         leader_epoch,

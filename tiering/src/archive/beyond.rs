@@ -27,7 +27,7 @@
 use std::fmt;
 
 use esker_index::{EpochHistory, Manifest, SegmentTrailer};
-use esker_proto::types::{LeaderEpoch, Offset};
+use esker_proto::types::{LeaderEpoch, ManifestVersion, Offset};
 use futures::{TryStreamExt, future::BoxFuture};
 
 use crate::{
@@ -44,7 +44,8 @@ const BEYOND_MAX: usize = 1000;
 /// How far an owner's local log reaches.
 #[derive(Clone, Debug, Default)]
 pub struct LocalExtent {
-    /// The offset after its last record. It holds all from the manifest's end to here.
+    /// The offset after its last record. It holds all from the manifest's end to here: one that begins
+    /// above that end holds nothing that counts.
     pub log_end_offset: Offset,
     /// Its leader epochs.
     pub epochs: EpochHistory,
@@ -106,13 +107,21 @@ pub(crate) async fn valid_trailer(
     }))
 }
 
+impl LocalLog for LocalExtent {
+    fn extent<'a>(&'a self, _newest: Option<&'a Manifest>) -> BoxFuture<'a, LocalExtent> {
+        Box::pin(async { self.clone() })
+    }
+}
+
 /// What is known of a partition before its manifest is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check<'a> {
     /// The local log, for a partition that was led before.
     pub local: Option<&'a dyn LocalLog>,
-    /// Where the newest manifest that this owner knows ends.
-    pub known: Offset,
+    /// The newest manifest that this owner knows; an empty one if it knows none.
+    pub known: &'a Manifest,
+    /// `known` is what this owner's last run left, and it was the newest then.
+    pub is_remembered: bool,
 }
 
 impl Check<'_> {
@@ -123,7 +132,7 @@ impl Check<'_> {
         keys: Keys,
         newest: Option<&Entry<Manifest>>,
     ) -> Result<(), Error> {
-        let (known, tiered_offset) = (self.known, tiered_offset(newest));
+        let (known, tiered_offset) = (self.known.tiered_offset(), tiered_offset(newest));
         if tiered_offset < known {
             let reason = format!(
                 "the newest manifest ends at offset {tiered_offset}, but an earlier one ended at \
@@ -131,9 +140,21 @@ impl Check<'_> {
             );
             return Err(Error::corrupt(keys.manifests(), reason));
         }
+        if self.is_remembered && self.is_known(newest) {
+            return Ok(());
+        }
         match self.local {
             Some(local) => refuse_beyond(store, keys, newest, local).await,
             None => Ok(()),
+        }
+    }
+
+    /// Whether the bucket has nothing newer, and nothing else in its place.
+    fn is_known(self, newest: Option<&Entry<Manifest>>) -> bool {
+        let known = self.known.header();
+        match newest.map(|entry| entry.body.header()) {
+            Some(newest) => (newest.version, newest.nonce) == (known.version, known.nonce),
+            None => known.version == ManifestVersion::default(),
         }
     }
 }

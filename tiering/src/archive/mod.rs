@@ -27,8 +27,8 @@ mod view;
 use std::sync::Arc;
 
 use esker_index::{Manifest, SegmentMeta};
-use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
-use tokio::sync::watch;
+use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
+use tokio::{sync::watch, time::Instant};
 
 pub use beyond::{LocalExtent, LocalLog};
 pub use budget::UploadBudget;
@@ -39,7 +39,7 @@ pub use plan::Reason;
 pub use remembered::{ManifestFile, Remembered};
 pub use sealed::SealedSegment;
 pub use upload::SEGMENTS_PER_COMMIT_MAX;
-pub use view::{Viewer, is_newest, view};
+pub use view::{Viewer, is_newest, see, view};
 
 use crate::{
     chain::{Chain, RetryPolicy},
@@ -100,15 +100,17 @@ pub struct OpenWith {
     pub file: Option<ManifestFile>,
     /// An earlier owner may have left objects that no manifest names: it crashed, or says so.
     pub has_garbage: bool,
-    /// Where the owner's log ended when it began to lead without opening the manifest. What the
-    /// bucket has beyond that came from somebody else, who passes for this owner.
-    pub log_end_offset: Option<Offset>,
+    /// The owner's log as it was when it began to lead without opening the manifest. What the
+    /// bucket has beyond that came from somebody else, who passes for this owner, or is what only a
+    /// lost manifest can have named.
+    pub local: Option<LocalExtent>,
 }
 
 impl OpenWith {
     fn refuse_more(&self, manifest: &Manifest, keys: &Keys) -> Result<(), Error> {
         let tiered_offset = manifest.tiered_offset();
-        if self.log_end_offset.is_none_or(|end| tiered_offset <= end) {
+        let local = self.local.as_ref();
+        if local.is_none_or(|local| tiered_offset <= local.log_end_offset) {
             return Ok(());
         }
         tracing::error!(
@@ -150,6 +152,8 @@ pub struct Archive {
     is_remembered: bool,
     /// A page to merge was damaged.
     cannot_merge: bool,
+    /// When the newest manifest was last known to be in the bucket.
+    seen_at: Instant,
 }
 
 impl Archive {
@@ -197,7 +201,8 @@ impl Archive {
     }
 
     /// As [`Archive::open`], for a partition whose readers follow `published` already. It shows the
-    /// manifest of the same cluster that they know so far.
+    /// manifest of the same cluster that they know so far. If that was remembered and is not the newest,
+    /// this checks what [`Archive::reopen`] does.
     ///
     /// Each manifest is shown there as soon as its commit is certain, and so before anything that it
     /// stopped naming is deleted: a reader that misses an object finds where its rows are now.
@@ -212,7 +217,9 @@ impl Archive {
         topic_partition: TopicPartition,
         leader_epoch: LeaderEpoch,
     ) -> Result<Self, Error> {
-        Self::open_checked(None, published, with, deps, topic_partition, leader_epoch).await
+        let local = with.local.clone();
+        let local = local.as_ref().map(|extent| extent as &dyn LocalLog);
+        Self::open_checked(local, published, with, deps, topic_partition, leader_epoch).await
     }
 
     async fn open_checked(
@@ -228,8 +235,12 @@ impl Archive {
             file.forget()?;
         }
         let cluster_id = published.borrow().header().cluster_id;
-        let known = published.borrow().tiered_offset();
-        let check = Check { local, known };
+        let known = Arc::clone(&published.borrow());
+        let check = Check {
+            local,
+            known: &known,
+            is_remembered: with.local.is_some(),
+        };
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
         let manifest = &chain.tip().body;
         with.refuse_more(manifest, &keys)?;
@@ -253,6 +264,7 @@ impl Archive {
             file: with.file,
             is_remembered: false,
             cannot_merge: false,
+            seen_at: Instant::now(),
         })
     }
 

@@ -2,13 +2,13 @@
 
 use esker_proto::v1::ErrorKind;
 use esker_tests::{
-    agent::{Plan, repair},
+    agent::{Plan, repair, until},
     s3::S3Server,
 };
 use tempfile::TempDir;
 
 use super::support::{
-    Raw, TOPIC, assert_intact, batch, connect, create, describe, publish, replay_all, s3_url,
+    Raw, TOPIC, assert_intact, batch, connect, create, describe, publish, replay_all, s3_url, seal,
 };
 use crate::support::BUCKET;
 
@@ -76,4 +76,78 @@ async fn a_partition_whose_manifests_were_all_deleted_is_offline_until_it_is_rep
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_whose_newest_manifest_was_deleted_is_offline_until_it_is_repaired() {
     offline_until_repaired(|keys| keys[keys.len() - 1..].to_vec()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repaired_partition_is_served_without_a_restart() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(s3_url(&server), home.path());
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..RECORDS).await;
+    assert!(agent.drain().await.is_complete);
+    let newest = manifests(&server).pop().unwrap();
+    assert!(server.remove(BUCKET, &newest));
+    let disk = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), disk.path())
+        .start()
+        .await
+        .unwrap();
+    let client = connect(agent.grpc_address()).await;
+    assert_ne!(describe(&client).await[0].offline_reason, "");
+
+    repair(&s3_url(&server)).await.unwrap();
+
+    until("the partition is served", async || {
+        describe(&client).await[0].offline_reason.is_empty()
+    })
+    .await;
+    replay_all(&client, RECORDS).await;
+    publish(&client, RECORDS..RECORDS + 10).await;
+    assert!(agent.drain().await.is_complete);
+    assert_intact(&s3_url(&server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_does_not_claim_what_somebody_deleted_from_the_bucket() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(s3_url(&server), home.path());
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..RECORDS).await;
+    seal(&client, false).await;
+    for key in server.keys(BUCKET) {
+        if key.contains("/topics/") {
+            assert!(server.remove(BUCKET, &key));
+        }
+    }
+    assert!(!agent.drain().await.is_complete);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_not_founded_anew_where_topics_are() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(s3_url(&server), home.path());
+    let agent = plan.start().await.unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..10).await;
+    assert!(agent.drain().await.is_complete);
+    let key = server.keys(BUCKET);
+    let key = key
+        .iter()
+        .find(|key| key.ends_with("cluster.json"))
+        .unwrap();
+    assert!(server.remove(BUCKET, key));
+    let disk = TempDir::new().unwrap();
+    let refused = Plan::new(s3_url(&server), disk.path()).start().await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.exit_code(), 65);
+    assert!(refused.to_string().contains("cluster.json"), "{refused}");
+    assert!(!server.keys(BUCKET).contains(key), "founded anew");
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::fixture::{CLUSTER, Fixture, PARTITION, never};
 use crate::{
-    archive::{Archive, LocalExtent, LocalLog, OpenWith},
+    archive::{Archive, LocalExtent, LocalLog, OpenWith, see},
     error::{Error, ErrorKind},
     keys::Keys,
     testing::{Op, Trouble, When},
@@ -174,4 +174,75 @@ async fn an_owner_that_knows_a_longer_manifest_refuses_a_shorter_one() {
 
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(bucket.bucket().await.is_empty(), "nothing is written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_whose_newest_manifest_was_deleted_commits_nothing_more() {
+    let bucket = filled().await;
+    let mut archive = bucket.open(2).await.unwrap();
+    tokio::time::advance(std::time::Duration::from_secs(600)).await;
+    archive
+        .upload(&bucket.segment(30, 40, 2), &never())
+        .await
+        .unwrap();
+    see(&bucket.plain_store(), &archive.manifest())
+        .await
+        .unwrap();
+    let all = bucket.bucket().await.into_iter().map(|object| object.key);
+    bucket.plain_store().delete(all).await.unwrap();
+    let error = see(&bucket.plain_store(), &archive.manifest()).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+    tokio::time::advance(std::time::Duration::from_secs(600)).await;
+
+    for _ in 0..2 {
+        let error = archive
+            .upload(&bucket.segment(40, 50, 2), &never())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+    assert_eq!(archive.manifest().tiered_offset(), Offset::new(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_whose_newest_manifest_was_replaced_is_fenced() {
+    let bucket = filled().await;
+    let mut archive = bucket.open(2).await.unwrap();
+    let version = archive.manifest().header().version.get();
+    delete_versions(&bucket, version..=version).await;
+    let other = bucket.open(2).await.unwrap();
+    assert_eq!(other.manifest().header().version.get(), version);
+    tokio::time::advance(std::time::Duration::from_secs(600)).await;
+
+    let late = bucket.segment(30, 40, 2);
+    let error = archive.upload(&late, &never()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+    assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(30));
+}
+
+#[tokio::test]
+async fn an_owner_checks_what_lies_above_a_manifest_it_did_not_expect() {
+    let open_late = async |bucket: &Fixture, known: Manifest, end: u64| {
+        let with = OpenWith {
+            local: Some(LocalExtent {
+                log_end_offset: Offset::new(end),
+                epochs: EpochHistory::new(),
+            }),
+            ..OpenWith::default()
+        };
+        let (published, deps) = (watch::Sender::new(Arc::new(known)), bucket.deps.clone());
+        Archive::open_into(published, with, deps, PARTITION, LeaderEpoch::new(2)).await
+    };
+    let bucket = filled().await;
+    let newest = Manifest::clone(&*bucket.manifest().await);
+    delete_versions(&bucket, 4..=4).await;
+    let another = Manifest::create(CLUSTER, PARTITION);
+    let before = bucket.bucket().await.len();
+
+    let error = open_late(&bucket, another.clone(), 20).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let error = open_late(&bucket, newest, 30).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(bucket.bucket().await.len(), before, "nothing is written");
+    open_late(&bucket, another, 30).await.unwrap();
 }
