@@ -12,7 +12,7 @@
 //! | `esker_agent_unuploaded_bytes` | gauge | | local bytes that are not in the bucket: the bytes at risk with one replica; without those of partitions that are offline |
 //! | `esker_agent_disk_free_bytes` | gauge | | free on the volume of the logs |
 //! | `esker_agent_retention_clock_lag_seconds` | gauge | | how far the time of retention is behind the later of this machine's clock and the store's; above 300 a clock jumped, or the two disagree |
-//! | `esker_agent_produce_memory_bytes` | gauge | | batches received and not yet acknowledged |
+//! | `esker_agent_produce_memory_bytes` | gauge | | messages of producers that are being received or are not yet on the disk |
 //! | `esker_agent_high_watermark` | gauge | `topic`, `partition` | |
 //! | `esker_agent_log_end_offset` | gauge | `topic`, `partition` | |
 //! | `esker_agent_log_start_offset` | gauge | `topic`, `partition` | |
@@ -152,7 +152,10 @@ impl Gauges {
                 "esker_agent_disk_free_bytes",
                 "free on the volume of the logs",
             )?,
-            produce_memory: gauge("esker_agent_produce_memory_bytes", "batches in flight")?,
+            produce_memory: gauge(
+                "esker_agent_produce_memory_bytes",
+                "bytes of producers' messages that are being received or are not yet on the disk",
+            )?,
             partitions: [
                 of_partition("esker_agent_high_watermark", |p| {
                     p.view().high_watermark.get()

@@ -352,9 +352,23 @@ impl LocalLog {
         }
     }
 
-    /// Gives up what is queued: the log fails with `error` unless it has failed already.
-    pub fn give_up(&self, error: Error) {
-        self.queue.fail(error);
+    /// As [`Self::sync`], but gives up what is queued once something has run out, which may last: the
+    /// log fails then.
+    pub async fn sync_unless_short(&self) -> Result<(), Error> {
+        let mut progress = self.progress.clone();
+        let shortage = async {
+            let is_short = progress.wait_for(|progress| progress.shortage.is_some());
+            is_short.await.ok().and_then(|now| now.shortage.clone())
+        };
+        let mut synced = std::pin::pin!(self.sync());
+        tokio::select! {
+            biased;
+            synced = &mut synced => return synced,
+            Some(error) = shortage => self.queue.fail(error),
+        }
+        // It may have been done in this moment, but the log has failed.
+        synced.await?;
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// Flushes everything and notes that the log was closed in order.

@@ -506,11 +506,7 @@ impl Actor {
         self.links
             .limits
             .replace_unuploaded(self.unuploaded_bytes, 0);
-        if let Some(error) = self.shortage.take() {
-            // It may last, and its end cannot be waited for.
-            self.log.give_up(error);
-        }
-        let flushed = self.log.sync().await;
+        let flushed = self.log.sync_unless_short().await;
         if flushed.is_ok() {
             self.engine
                 .on_event(Event::Flushed(self.log.log_end_offset()));

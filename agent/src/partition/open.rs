@@ -437,10 +437,11 @@ fn report(at: TopicPartition, recovered: &Recovered, tiered_offset: Offset) {
     }
 }
 
-/// The epoch is durable before the first batch can carry it.
+/// The epoch is durable before the first batch can carry it. Where something has run out, opening the
+/// log fails: the agent does not wait for that to pass before it serves the others.
 async fn begin_epoch(log: &mut LocalLog, leader_epoch: LeaderEpoch) -> Result<(), log::Error> {
     log.begin_epoch(leader_epoch)?;
-    log.sync().await
+    log.sync_unless_short().await
 }
 
 /// A partition about to be served.

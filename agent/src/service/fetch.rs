@@ -314,6 +314,8 @@ impl Fetch {
         let from = range.start;
         let batches = chunk.slices.into_iter().map(|slice| slice.bytes);
         if let Err(error) = encoded.add(batches, range, room) {
+            // What is wrong is read from the disk: nobody else waits for that.
+            drop(turn);
             return Err(self.undecodable(chunk.source, from, &error).await);
         }
         if let Some(next_offset) = encoded.cut_at {

@@ -66,13 +66,10 @@ async fn pump(
         let next = tokio::select! {
             biased;
             () = shared.tasks.token().cancelled() => return Err(shutting_down()),
-            next = requests.message() => next,
+            next = receive(&mut requests, &answers) => next,
         };
-        let next = next.map_err(|error| unreadable(&error).unwrap_or(error))?;
-        let Some(request) = next else {
-            return Ok(());
-        };
-        let Ok(slot) = answers.clone().reserve_owned().await else {
+        let Some((request, slot)) = next.map_err(|error| unreadable(&error).unwrap_or(error))?
+        else {
             return Ok(());
         };
         // Each message has taken its room before it was received.
@@ -82,6 +79,19 @@ async fn pump(
         let reply = Reply::new(request.request_id, slot);
         handle(&shared, request, memory, reply).await;
     }
+}
+
+/// Receives the next request, once its answer has a place: a client that takes no answers holds no room.
+async fn receive<T>(
+    requests: &mut (impl Stream<Item = Result<T, Status>> + Unpin),
+    answers: &mpsc::Sender<Answer>,
+) -> Result<Option<(T, mpsc::OwnedPermit<Answer>)>, Status> {
+    let Ok(slot) = answers.clone().reserve_owned().await else {
+        // The client has gone.
+        return Ok(None);
+    };
+    let request = requests.next().await.transpose()?;
+    Ok(request.map(|request| (request, slot)))
 }
 
 async fn handle(shared: &Shared, request: ProduceRequest, memory: MemoryPermit, reply: Reply) {
@@ -137,4 +147,22 @@ pub(crate) fn abandoned() -> ErrorDetail {
 /// Encodes a partition's error for an in-band answer.
 pub(crate) fn detail(error: &PartitionError) -> ErrorDetail {
     partition_detail(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_is_not_received_before_its_answer_has_a_place() {
+        let (answers, _answered) = mpsc::channel::<Answer>(1);
+        let _unanswered = answers.clone().reserve_owned().await.unwrap();
+        let mut received = 0;
+        let mut requests = stream::iter([Ok(())]).inspect(|_| received += 1);
+        assert!(receive(&mut requests, &answers).now_or_never().is_none());
+        drop(requests);
+        assert_eq!(received, 0);
+    }
 }

@@ -144,3 +144,22 @@ fn a_mark_that_cannot_be_opened_now_is_written_later() {
     let log = log.reopen(&RecoverAt::default()).unwrap();
     log.check_content();
 }
+
+#[test]
+fn a_sync_that_cannot_wait_ends_with_a_shortage_that_begins_before_or_during_it() {
+    for is_known in [true, false] {
+        let mut log = sealed();
+        log.disk.set_create_errno(Some(EMFILE));
+        log.append(1, 100);
+        if is_known {
+            await_shortage(&mut log);
+        }
+        let synced = log.runtime.block_on(log.log.sync_unless_short());
+        let failure = synced.unwrap_err();
+        assert!(failure.is_shortage(), "{failure}");
+        assert!(log.log.failure().is_some());
+    }
+    let mut log = sealed();
+    log.append(1, 100);
+    log.runtime.block_on(log.log.sync_unless_short()).unwrap();
+}
