@@ -37,7 +37,9 @@ struct Exit {
 impl Esker {
     /// Starts the command against an agent.
     fn start(address: &str, args: &[&str]) -> Self {
-        Self::start_under(env!("CARGO_BIN_EXE_esker"), &[], address, args)
+        // A test run in the background of a shell would hand on that it ignores SIGINT.
+        let before = ["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_esker")];
+        Self::start_under("env", &before, address, args)
     }
 
     /// Starts the command with a standard output whose reader has closed it.
