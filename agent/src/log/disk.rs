@@ -40,7 +40,7 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Returns the files in `dir`.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Whether a [`Syncer`] of this disk flushes what is in `dir`.
+    /// Whether a syncer of this disk flushes what is in `dir`.
     fn is_synced_as_a_whole(&self, dir: &Path) -> bool;
 
     /// Opens a way to flush the whole file system, for one thread; nothing where the system would not
