@@ -92,7 +92,7 @@ impl Limits {
         self.unuploaded_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns what the volume of the logs had free when last looked at.
+    /// Returns the free bytes of the volume of the logs at the last check.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed)
     }

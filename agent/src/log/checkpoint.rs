@@ -6,7 +6,7 @@
 //! were acknowledged.
 //!
 //! It is a frame as other small files are (see `files`), replaced as a whole. One that is damaged
-//! claims nothing, and is kept for whoever wants to look at it.
+//! claims nothing, and is kept for an operator to inspect.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! How far a log reaches, for whoever has to decide before it is opened for good.
+//! How far a log reaches: callers decide by it before they open the log.
 
 use std::path::Path;
 

@@ -269,7 +269,7 @@ fn read_segment(
     }
 }
 
-/// How to go on when the batch wanted was not found: read at least so many bytes from there.
+/// Where to continue when the batch was not found: read at least so many bytes from there.
 struct Missing {
     at: At,
     bytes: usize,

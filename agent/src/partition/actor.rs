@@ -428,7 +428,7 @@ impl Actor {
     fn roll_at(&self) -> Option<Instant> {
         let age = self.links.settings.borrow().segment_age;
         let age = self.links.limits.segment_age(age);
-        // Partitions that are filled together shall not be uploaded together.
+        // Partitions that fill together should not upload together.
         let age = age.mul_f64(1.0 - AGE_SPREAD * spread(self.at));
         let left = age.saturating_sub(self.log.active_age()?);
         Some(Instant::now() + left)

@@ -68,7 +68,7 @@ pub(super) enum Ask {
 impl Ask {
     /// Refuses it.
     pub(super) fn refuse(self, error: PartitionError) {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         match self {
             Self::Trim(Trim { done, .. }) => drop(done.send(Err(error))),
             Self::Confirm(done) => drop(done.send(Err(error))),
@@ -193,7 +193,7 @@ impl Archiver {
     ) -> Result<(), Arc<Error>> {
         let confirmed = Box::pin(self.confirm()).await.map_err(Arc::new);
         let fenced = confirmed.clone().err();
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = done.send(confirmed.map_err(PartitionError::Store));
         fenced
             .filter(|error| error.kind() == ErrorKind::Fenced)

@@ -18,7 +18,7 @@ const ORDINARY_BYTES_MAX: usize = 8 << 20;
 /// Larger batches are checked off the runtime's threads.
 const INLINE_BYTES_MAX: usize = 1 << 20;
 
-/// A batch that holds, and the times of its records as far as they were looked at.
+/// A batch that holds, and the times of its records as far as they were checked.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) batch: RecordBatch,

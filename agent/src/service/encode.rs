@@ -24,7 +24,7 @@ static DECODES: Semaphore = Semaphore::const_new(DECODES_AT_A_TIME);
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     bytes: Vec<u8>,
-    /// Where to go on, if not all were wanted or fit.
+    /// Where to continue, if not all were wanted or fit.
     pub(super) cut_at: Option<Offset>,
 }
 

@@ -14,7 +14,7 @@
 //! # Failure
 //!
 //! The first error of a write, an fsync or a checkpoint ends a log: what it has queued is dropped, its
-//! events say so once, and nothing is tried again. Other logs go on. One error is no end: a file that
+//! events say so once, and nothing is tried again. Other logs continue. One error is no end: a file that
 //! cannot be created because the system has run out of something. Nothing has changed then, so what is
 //! queued waits and is tried again, and the log's owner takes no more until it succeeds.
 

@@ -158,7 +158,7 @@ impl MemDisk {
         self.0.lock().faults.push((action, nth, fault));
     }
 
-    /// Lets the next write of `path` to the device fail, whoever asks for it.
+    /// Lets the next write of `path` to the device fail, whichever caller asks for it.
     pub(super) fn fail_next_writeback(&self, path: &Path) {
         let mut state = self.0.lock();
         let file = state.image.names[path];
