@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -10,6 +11,7 @@ use std::{
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::files;
 use crate::{Client, Offset, PartitionId, SavedPosition, StartAt};
 
 /// Offsets to start from, as people write them: `0:1000,1:2000`, or a file of `--resume`.
@@ -128,11 +130,12 @@ impl Checkpoint {
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
-        let written = serde_json::to_vec(self)
-            .map_err(io::Error::from)
-            .and_then(|text| fs::write(&beside, text))
-            .and_then(|()| fs::rename(&beside, path));
-        written.with_context(|| format!("{} cannot be written", path.display()))
+        let beside = PathBuf::from(beside);
+        let mut file = files::create(&beside)?;
+        let text = serde_json::to_vec(self)?;
+        file.write_all(&text)
+            .with_context(|| format!("{} cannot be written", beside.display()))?;
+        files::put_in_place(&file, &beside, path)
     }
 
     /// Where to start; the positions must be some of this topic.

@@ -28,10 +28,15 @@ enum Kind {
     /// A pipe, a terminal or a device: it holds what was written to it.
     Stream,
     /// Written beside its name.
-    Whole { partial: PathBuf, path: PathBuf },
+    Whole {
+        file: File,
+        partial: PathBuf,
+        path: PathBuf,
+    },
     Resumed {
         file: File,
         path: PathBuf,
+        notes: PathBuf,
         noted_bytes: u64,
     },
 }
@@ -50,8 +55,14 @@ impl Sink {
         let mut partial = path.clone().into_os_string();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        let out = files::output(&partial)?;
-        Ok(Self::new(out, Kind::Whole { partial, path }))
+        let file = files::create(&partial)?;
+        let out = files::buffered(file.try_clone()?);
+        let kind = Kind::Whole {
+            file,
+            partial,
+            path,
+        };
+        Ok(Self::new(out, kind))
     }
 
     /// Opens an output to write on where an earlier replay stopped, or a new one.
@@ -85,10 +96,13 @@ impl Sink {
         file.set_len(bytes)
             .and_then(|()| file.seek(SeekFrom::Start(bytes)))
             .with_context(failed)?;
+        // What the notes speak of must be found under its name.
+        files::sync_directory_of(path)?;
         let out = files::buffered(file.try_clone().with_context(failed)?);
         let kind = Kind::Resumed {
             file,
-            path: notes.to_owned(),
+            path: path.to_owned(),
+            notes: notes.to_owned(),
             noted_bytes: bytes,
         };
         Ok(Self { out, bytes, kind })
@@ -128,17 +142,19 @@ impl Sink {
         if let Kind::Resumed {
             file,
             path,
+            notes,
             noted_bytes,
         } = &mut self.kind
         {
             // The note must not outlast what it speaks of.
-            file.sync_data().context("cannot write the output")?;
+            file.sync_data()
+                .with_context(|| format!("cannot sync {}", path.display()))?;
             *noted_bytes = self.bytes;
             let checkpoint = Checkpoint {
                 output_bytes: self.bytes,
                 positions: positions.saved(),
             };
-            checkpoint.write(path)?;
+            checkpoint.write(notes)?;
         }
         Ok(())
     }
@@ -146,9 +162,13 @@ impl Sink {
     /// Everything is written: the file gets its name.
     pub(super) fn complete(mut self, positions: &Positions) -> anyhow::Result<()> {
         self.note(positions)?;
-        if let Kind::Whole { partial, path } = &self.kind {
-            fs::rename(partial, path)
-                .with_context(|| format!("{} cannot be written", path.display()))?;
+        if let Kind::Whole {
+            file,
+            partial,
+            path,
+        } = &self.kind
+        {
+            files::put_in_place(file, partial, path)?;
         }
         Ok(())
     }
@@ -169,9 +189,9 @@ impl Sink {
         };
         Ok(match &self.kind {
             _ if is_final => what,
-            Kind::Resumed { path, .. } => {
-                let path = path.display();
-                format!("{what}; the same command continues it from what {path} says")
+            Kind::Resumed { notes, .. } => {
+                let notes = notes.display();
+                format!("{what}; the same command continues it from what {notes} says")
             }
             _ => format!("{what}; the rest begins at --from-offsets {positions}"),
         })
