@@ -15,6 +15,7 @@ use crate::{
     Admin, ClientConfig, Consumer, ConsumerConfig, Producer, ProducerConfig,
     error::{Error, ErrorKind, Result},
     retry::Backoff,
+    silence::Heard,
     transport::{Address, Connection},
 };
 
@@ -338,6 +339,13 @@ where
 pub(crate) fn log_client(connection: Connection) -> LogClient<Connection> {
     let origin = connection.origin();
     LogClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// As [`log_client`], for streams in which an agent must not be silent for longer.
+pub(crate) fn fetch_client(connection: Connection, silence_max: Duration) -> LogClient<Heard> {
+    let origin = connection.origin();
+    let heard = Heard::new(connection, silence_max);
+    LogClient::with_origin(heard, origin).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 pub(crate) fn admin_client(connection: Connection) -> AdminClient<Connection> {

@@ -59,6 +59,7 @@ mod env;
 mod error;
 mod producer;
 mod retry;
+mod silence;
 mod transport;
 
 pub use admin::Admin;

@@ -7,6 +7,10 @@
 use std::{
     fmt,
     str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -103,6 +107,21 @@ impl FromStr for Address {
 pub(crate) struct Connection {
     address: Address,
     requests: SendRequest<Body>,
+    given_up: GivenUp,
+}
+
+/// Whether a connection shall take no new requests. Cheap to clone: all clones see the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Connection {
@@ -120,6 +139,7 @@ impl Connection {
         Ok(Self {
             address: address.clone(),
             requests,
+            given_up: GivenUp::default(),
         })
     }
 
@@ -156,7 +176,12 @@ impl Connection {
 
     /// Whether requests can still be sent.
     pub(crate) fn is_open(&self) -> bool {
-        !self.requests.is_closed()
+        !self.requests.is_closed() && !self.given_up.is_set()
+    }
+
+    /// Returns what gives this connection up: those who share it open another for new requests.
+    pub(crate) fn given_up(&self) -> GivenUp {
+        self.given_up.clone()
     }
 }
 

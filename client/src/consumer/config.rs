@@ -33,6 +33,12 @@ pub struct ConsumerConfig {
     /// than agents are left waiting at the tail (`wait_ms_max`). Default: none, a consumer waits
     /// for its agents until it is dropped.
     pub give_up_after: Option<Duration>,
+    /// An agent that sends nothing of a fetch for this long and `wait_ms_max`, not even an answer
+    /// without records, counts as broken although its connection is alive: the fetch is opened again,
+    /// over another connection, from the offset it had reached. Agents wait up to 90 s for the bucket,
+    /// 60 s for each of an index page and a chunk, and 30 s each for memory to read and to send; a
+    /// bound below the sum of these asks again for what is under way. Default: 5 minutes.
+    pub silence_max: Duration,
 }
 
 impl Default for ConsumerConfig {
@@ -45,6 +51,7 @@ impl Default for ConsumerConfig {
             out_of_range: OutOfRange::Error,
             on_damage: OnDamage::Fail,
             give_up_after: None,
+            silence_max: Duration::from_secs(300),
         }
     }
 }

@@ -12,7 +12,8 @@
 //! Errors that may pass are tried again until an agent answers, with a delay that grows to
 //! [`RESUME`]'s. Any answer forgets them, also one without records. If the settings name a time to
 //! give up after, the error is handed out then, and the next call begins afresh. Any other error is
-//! handed out and ends the stream.
+//! handed out and ends the stream. An agent that sends nothing for too long counts as broken even if
+//! its connection answers pings: the fetch is opened anew, over another connection.
 //!
 //! # Back-pressure
 //!
@@ -35,7 +36,7 @@ use super::{
     response::{Part, Response, Taking},
 };
 use crate::{
-    client::{Client, OffsetQuery, log_client},
+    client::{Client, OffsetQuery, fetch_client},
     error::{Error, ErrorKind, Result},
     retry::{Backoff, RetryPolicy},
     transport::{Address, Connection},
@@ -229,6 +230,12 @@ impl Plan {
         }
     }
 
+    /// How long an agent may send nothing, its wait at the tail included.
+    fn silence_max(&self) -> Duration {
+        let wait = Duration::from_millis(self.config.wait_ms_max.into());
+        self.config.silence_max.saturating_add(wait)
+    }
+
     fn taking(&self) -> Taking {
         Taking {
             bytes_max: usize::try_from(self.response_bytes).unwrap_or(usize::MAX),
@@ -253,9 +260,15 @@ fn take(plan: &mut Plan, response: &mut Response) -> Result<Option<Fetched>> {
                 break;
             }
             Part::Damage(damage) => {
+                let is_final = plan.config.on_damage == OnDamage::Fail || damage.offsets.is_empty();
+                if is_final && !skipped.is_empty() {
+                    // What was skipped is told first.
+                    response.put_back(damage);
+                    break;
+                }
                 let offsets = damage.offsets;
                 let error = plan.origin.name(damage.error, Some(offsets.clone()));
-                if plan.config.on_damage == OnDamage::Fail || offsets.is_empty() {
+                if is_final {
                     return Err(error);
                 }
                 tracing::warn!(%error, "records skipped");
@@ -304,7 +317,8 @@ fn pass(plan: &mut Plan, error: Error) -> Result<Fetched> {
 async fn open(plan: &Plan) -> Result<Streaming<v1::FetchResponse>> {
     let connection = plan.connection.get(&plan.route, &plan.client).await?;
     let timeout = plan.client.config().request_timeout;
-    let opened = tokio::time::timeout(timeout, log_client(connection).fetch(plan.request())).await;
+    let mut agent = fetch_client(connection, plan.silence_max());
+    let opened = tokio::time::timeout(timeout, agent.fetch(plan.request())).await;
     let opened = opened.map_err(|_| {
         let message = format!("agent did not open the fetch. timeout=`{timeout:?}`");
         Error::new(ErrorKind::TimedOut, message)
@@ -324,15 +338,21 @@ fn ended_early(plan: &Plan) -> Error {
 mod tests {
     use esker_proto::types::{PartitionId, TopicId};
 
-    use super::*;
+    use super::{
+        super::response::tests::{flipped, plain, response, undecodable_from},
+        *,
+    };
     use crate::ClientConfig;
 
     fn fetcher(give_up_after: Option<Duration>) -> Fetcher {
-        let client = Client::new("a,b", ClientConfig::default()).unwrap();
-        let config = ConsumerConfig {
+        fetcher_with(ConsumerConfig {
             give_up_after,
             ..ConsumerConfig::default()
-        };
+        })
+    }
+
+    fn fetcher_with(config: ConsumerConfig) -> Fetcher {
+        let client = Client::new("a,b", ClientConfig::default()).unwrap();
         Fetcher::new(Plan {
             route: client.any_address(),
             client,
@@ -377,6 +397,59 @@ mod tests {
             fetcher.recover(unavailable()).await.unwrap();
             // An answer in between, with or without records.
             fetcher.forget_failures();
+        }
+    }
+
+    /// Takes everything of a response: what records, (in brackets) what was skipped before, and the
+    /// error that ends it.
+    fn take_all(batches: &[Vec<u8>], next_offset: u64) -> Vec<String> {
+        let Fetcher { mut plan, .. } = fetcher_with(ConsumerConfig {
+            on_damage: OnDamage::Skip,
+            ..ConsumerConfig::default()
+        });
+        let text = |offsets: Option<OffsetRange>| {
+            let OffsetRange { start, end } = offsets.unwrap();
+            format!("{start}..{end}")
+        };
+        let mut response = response(batches, next_offset);
+        let mut taken = Vec::new();
+        loop {
+            match take(&mut plan, &mut response) {
+                Ok(None) => return taken,
+                Ok(Some(fetched)) => {
+                    let skipped = fetched.skipped().iter();
+                    taken.extend(skipped.map(|error| format!("[{}]", text(error.offsets()))));
+                    if fetched.record_count() > 0 {
+                        taken.push(text(Some(fetched.offsets)));
+                    }
+                }
+                Err(error) => {
+                    taken.push(format!("error at {}", text(error.offsets())));
+                    return taken;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_skipped_is_told_before_an_error_that_ends_the_partition() {
+        let garbage = || vec![7; 200];
+        let cases = [
+            (vec![flipped(plain(0)), garbage()], 10, "[0..10]"),
+            (
+                vec![undecodable_from(0, plain(0)), garbage()],
+                10,
+                "[0..10] error at 10..10",
+            ),
+            (
+                vec![plain(0), undecodable_from(0, plain(10)), garbage()],
+                20,
+                "0..10 [10..20] error at 20..20",
+            ),
+            (vec![garbage()], 0, "error at 0..0"),
+        ];
+        for (batches, next_offset, expected) in cases {
+            assert_eq!(take_all(&batches, next_offset).join(" "), expected);
         }
     }
 

@@ -101,6 +101,11 @@ impl Response {
         }
     }
 
+    /// Puts back what was taken last, to be taken next.
+    pub(crate) fn put_back(&mut self, damage: Damage) {
+        self.damage = Some(damage);
+    }
+
     fn next_batch(&mut self, wanted: &OffsetRange) -> Option<Result<RecordBatch, Damage>> {
         while !self.rest.is_empty() && !wanted.is_empty() {
             let header = match whole_header(&self.rest) {
@@ -223,7 +228,7 @@ pub(super) fn fault_offset(records: &Records, error: &BatchError) -> Offset {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use esker_proto::{
         batch::{BatchBuilder, Compression, HEADER_BYTES, crc32c},
         types::{LeaderEpoch, TimestampMs},
@@ -253,17 +258,17 @@ mod tests {
         [&head[..], &body[..]].concat()
     }
 
-    fn plain(base_offset: u64) -> Vec<u8> {
+    pub(in super::super) fn plain(base_offset: u64) -> Vec<u8> {
         batch(base_offset, Compression::None, 5)
     }
 
-    fn flipped(mut batch: Vec<u8>) -> Vec<u8> {
+    pub(in super::super) fn flipped(mut batch: Vec<u8>) -> Vec<u8> {
         *batch.last_mut().unwrap() ^= 1;
         batch
     }
 
     /// A batch with a checksum that fits, and nonsense from the given record on.
-    fn undecodable_from(index: usize, mut batch: Vec<u8>) -> Vec<u8> {
+    pub(in super::super) fn undecodable_from(index: usize, mut batch: Vec<u8>) -> Vec<u8> {
         let record_bytes = (batch.len() - HEADER_BYTES) / 10;
         batch[HEADER_BYTES + index * record_bytes] = 0x7f;
         let mut header = BatchHeader::parse(&batch).unwrap();
@@ -273,7 +278,7 @@ mod tests {
         batch
     }
 
-    fn response(batches: &[Vec<u8>], next_offset: u64) -> Response {
+    pub(in super::super) fn response(batches: &[Vec<u8>], next_offset: u64) -> Response {
         Response::new(v1::FetchResponse {
             batches: batches.concat().into(),
             next_offset,

@@ -353,6 +353,43 @@ async fn idle_follower_outlives_any_number_of_breaks() {
     }
 }
 
+/// Lets so much time pass at once.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn silent_fetch_is_resumed_over_another_connection_once_its_bound_is_reached() {
+    let (agent, client) = filled(1).await;
+    agent.on_fetch([FetchFault::HangAfter(1)]);
+    let mut consumer = client.consumer(ConsumerConfig {
+        wait_ms_max: 30_000,
+        ..ConsumerConfig::default()
+    });
+    consumer
+        .assign("t", P0, StartAt::Earliest, Some(End::Latest))
+        .await
+        .unwrap();
+    let first = consumer.next().await.unwrap().unwrap();
+    let connections = agent.connections();
+    // The bound is 5 minutes and the wait.
+    let (almost, rest) = (Duration::from_secs(325), Duration::from_secs(10));
+    tokio::select! {
+        biased;
+        next = consumer.next() => panic!("it ended before its bound: {next:?}"),
+        () = pass(almost) => {}
+    }
+    assert_eq!(agent.fetches(), 1);
+    let reading = tokio::time::timeout(Duration::from_secs(60), read(&mut consumer));
+    let (read, ()) = tokio::join!(reading, pass(rest));
+    let read = read.expect("the agent is waited for in vain").unwrap();
+    assert_eq!(read, expected(0, first.next_offset().get()..20));
+    assert_eq!(agent.fetches(), 2);
+    assert_eq!(agent.connections(), connections + 1);
+}
+
 #[tokio::test]
 async fn saved_positions_are_where_another_consumer_continues() {
     let (_agent, client) = filled(2).await;

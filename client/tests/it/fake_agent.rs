@@ -56,6 +56,8 @@ pub(crate) enum FetchFault {
     BreakAfter(usize),
     /// Ended without an error after so many responses.
     EndAfter(usize),
+    /// Silent after so many responses, for as long as the client listens.
+    HangAfter(usize),
     /// One bit of the first response is flipped.
     FlipBit,
     /// The first batch is left out.
@@ -213,6 +215,8 @@ pub(crate) struct FakeAgent {
 struct Proxy {
     address: String,
     connections: Mutex<JoinSet<()>>,
+    /// Number of connections that were ever opened.
+    opened: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -228,6 +232,7 @@ impl FakeAgent {
         let proxy = Arc::new(Proxy {
             address: outer.local_addr().unwrap().to_string(),
             connections: Mutex::default(),
+            opened: AtomicUsize::default(),
             tasks: Mutex::default(),
         });
         let service = Service(Arc::clone(&state));
@@ -239,6 +244,7 @@ impl FakeAgent {
         let shared = Arc::clone(&proxy);
         let forward = async move {
             while let Ok((mut client, _)) = outer.accept().await {
+                shared.opened.fetch_add(1, Ordering::SeqCst);
                 shared.connections.lock().spawn(async move {
                     if let Ok(mut agent) = TcpStream::connect(inner_address).await {
                         _ = tokio::io::copy_bidirectional(&mut client, &mut agent).await;
@@ -256,6 +262,11 @@ impl FakeAgent {
 
     pub(crate) fn address(&self) -> &str {
         &self.proxy.address
+    }
+
+    /// Number of connections that were ever opened.
+    pub(crate) fn connections(&self) -> usize {
+        self.proxy.opened.load(Ordering::SeqCst)
     }
 
     /// Cuts every connection.
@@ -565,6 +576,10 @@ impl Service {
                     return;
                 }
                 Some(FetchFault::EndAfter(max)) if max == count => return,
+                Some(FetchFault::HangAfter(max)) if max == count => {
+                    responses.closed().await;
+                    return;
+                }
                 _ => {}
             }
             let changed = self.0.changed.notified();
