@@ -157,7 +157,7 @@ impl Actor {
                 self.publish_view();
             }
             Message::Damaged(source) => self.on_damage(source),
-            Message::BucketDamaged(error) => self.on_bucket_damage(&error),
+            Message::BucketDamaged { error, repair } => self.on_bucket_damage(&error, &repair),
             // The age at which the active segment is sealed is read afresh in each turn.
             Message::SettingsChanged => self.on_tiered(),
             // Whoever asked may have lost patience.
@@ -341,14 +341,12 @@ impl Actor {
         self.publish_view();
     }
 
-    fn on_bucket_damage(&mut self, error: &esker_tiering::Error) {
+    fn on_bucket_damage(&mut self, error: &esker_tiering::Error, repair: &str) {
         if self.intake.check_writable().is_err() {
             return;
         }
         let at = self.at;
-        let reason = format!(
-            "{error}; stop the agent, then `esker bucket repair --partition {at}` shows what can be done"
-        );
+        let reason = format!("{error}; stop the agent, then `{repair}` shows what can be done");
         tracing::error!(partition = %at, reason, "partition is offline");
         self.intake = Intake::Offline(reason.into());
         self.abandon();

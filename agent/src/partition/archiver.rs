@@ -25,6 +25,7 @@ use esker_tiering::{
     Error, ErrorKind,
     archive::{Archive, ArchiveDeps, OpenWith, SEGMENTS_PER_COMMIT_MAX, is_newest},
     keys::Key,
+    scrub::repair_command,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -234,7 +235,10 @@ impl Archiver {
                 self.note_failure(&error, uploads.attempts(), wait);
                 if self.is_bucket_damage(&error) {
                     // If the actor is gone already, there is nothing to take offline.
-                    let _ = self.actor.send(Message::BucketDamaged(error.into())).await;
+                    let repair = repair_command(self.context.deps.store.name(), self.at);
+                    let error = error.into();
+                    let damaged = Message::BucketDamaged { error, repair };
+                    let _ = self.actor.send(damaged).await;
                 }
             }
         }

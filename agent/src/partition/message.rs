@@ -35,7 +35,11 @@ pub(crate) enum Message {
     /// The local log was found damaged.
     Damaged(Arc<log::Error>),
     /// The manifest of this partition is gone from the bucket. Nothing local may go.
-    BucketDamaged(Arc<esker_tiering::Error>),
+    BucketDamaged {
+        error: Arc<esker_tiering::Error>,
+        /// The command that shows what can be done.
+        repair: String,
+    },
     /// Look at the settings again.
     SettingsChanged,
     /// Say that the task is alive.

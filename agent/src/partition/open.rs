@@ -7,6 +7,7 @@ use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicId, TopicPartition
 use esker_tiering::{
     archive::{self, Archive, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything},
     env::TaskSet,
+    scrub::repair_command,
 };
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -78,10 +79,12 @@ impl Start {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Its part in the bucket cannot be read or opened.
-    #[error("partition cannot be opened in the bucket. partition=`{at}`: {source}{}", bucket_repair(.at, .source))]
+    #[error("partition cannot be opened in the bucket. partition=`{at}`: {source}{}", bucket_repair(*at, .store, .source))]
     Bucket {
         /// Which.
         at: TopicPartition,
+        /// The store's URL.
+        store: Arc<str>,
         /// Why.
         source: esker_tiering::Error,
     },
@@ -137,10 +140,11 @@ impl OpenError {
 }
 
 /// Names the command that repairs what is damaged in the bucket.
-fn bucket_repair(at: &TopicPartition, source: &esker_tiering::Error) -> String {
+fn bucket_repair(at: TopicPartition, store: &str, source: &esker_tiering::Error) -> String {
     match source.kind() {
         esker_tiering::ErrorKind::Corrupt | esker_tiering::ErrorKind::NotFound => {
-            format!("; `esker bucket repair --partition {at}` shows what can be done")
+            let command = repair_command(store, at);
+            format!("; `{command}` shows what can be done")
         }
         _ => String::new(),
     }
@@ -237,7 +241,11 @@ async fn open_chain(
         };
         let deps = context.deps.clone();
         let opened = Archive::reopen(&local, published, with, deps, at, leader_epoch).await;
-        Some(opened.map_err(|source| OpenError::Bucket { at, source })?)
+        Some(opened.map_err(|source| OpenError::Bucket {
+            at,
+            store: context.deps.store.name().into(),
+            source,
+        })?)
     };
     Ok(Chain {
         leader_epoch,

@@ -95,7 +95,7 @@ pub(super) async fn run(common: &Common, command: BucketCommand) -> anyhow::Resu
             let scrubber = scrubber.with_patience(COMMIT_PATIENCE);
             let report = scrubber.verify(target.partition, depth).await?;
             bar.finish_and_clear();
-            report::verified(common, &report, has_cluster)
+            report::verified(common, &target.store, &report, has_cluster)
         }
         BucketCommand::Repair {
             target,
@@ -226,4 +226,36 @@ fn collected(common: &Common, plan: &GarbagePlan, dry_run: bool) -> anyhow::Resu
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use esker_tiering::scrub::{repair_command, verify_command};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parsed(command: &str) -> BucketCommand {
+        match Cli::try_parse_from(command.split(' ')).unwrap().command {
+            Command::Bucket(command) => command,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn printed_commands_are_complete() {
+        let store: StoreUrl = "s3://bucket/prefix".parse().unwrap();
+        let at = partition("07070707-0707-0707-0707-070707070707/3").unwrap();
+        let BucketCommand::Repair { target, apply, .. } = parsed(&repair_command(&store, at))
+        else {
+            panic!("another command");
+        };
+        assert_eq!((&target.store, target.partition), (&store, Some(at)));
+        assert!(!apply, "it only shows what can be done");
+        let BucketCommand::Verify { target, .. } = parsed(&verify_command(&store)) else {
+            panic!("another command");
+        };
+        assert_eq!((&target.store, target.partition), (&store, None));
+    }
 }

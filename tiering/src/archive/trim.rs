@@ -12,7 +12,10 @@ use super::{
     garbage::{Dead, dead_after_trim},
     plan::{self, Reason},
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    scrub::repair_command,
+};
 
 impl Archive {
     /// Moves the log start up to `offset` and returns where it is; one at or below the present log
@@ -55,7 +58,12 @@ impl Archive {
         match self.pages.rows(page).await {
             Ok(rows) => Ok(Some(rows)),
             Err(error) if is_damage(&error) => {
-                tracing::error!(%error, "index page cannot be read; `esker bucket repair` rebuilds it");
+                let at = self.keys.topic_partition();
+                let command = repair_command(self.deps.store.name(), at);
+                tracing::error!(
+                    partition = %at, %error,
+                    "cannot read an index page; `{command}` shows what can be repaired"
+                );
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -9,6 +9,7 @@
 //! leader: let its agent rest meanwhile, and start it again afterwards.
 
 mod chain_choice;
+mod command;
 mod gc;
 mod inventory;
 mod rebuild;
@@ -21,6 +22,7 @@ mod verify;
 use std::{fmt, time::Duration};
 
 pub use chain_choice::Candidate;
+pub use command::{repair_command, verify_command};
 pub use gc::{GarbageObject, GarbagePlan, Unjudged};
 pub use rebuild::{RebuildOptions, RebuildReport, Refusal};
 pub use report::{Anomaly, Damage, Progress, VerifyReport};

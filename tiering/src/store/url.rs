@@ -279,20 +279,36 @@ impl fmt::Display for StoreUrl {
             Place::S3(place) => ("s3", place.bucket.as_str()),
             Place::Gcs { bucket, .. } => ("gs", bucket.as_str()),
             Place::Azure { container, .. } => ("az", container.as_str()),
-            Place::Directory(path) => return write!(f, "file://{}", path.display()),
+            Place::Directory(path) => {
+                let path = path.display().to_string();
+                return write!(f, "file://{}", escaped(&path, "%?#"));
+            }
             Place::Memory => ("memory", ""),
         };
         write!(f, "{scheme}://{host}")?;
         if !self.prefix.is_empty() {
-            write!(f, "/{}", self.prefix)?;
+            write!(f, "/{}", escaped(&self.prefix, "%?#"))?;
         }
         let mut separator = '?';
         for (name, value) in self.parameters() {
-            write!(f, "{separator}{name}={value}")?;
+            write!(f, "{separator}{name}={}", escaped(&value, "%&#+"))?;
             separator = '&';
         }
         Ok(())
     }
+}
+
+/// Escapes what would end this part of a URL or read as something else, and blanks.
+fn escaped(text: &str, special: &str) -> String {
+    let is_special = |c: char| c == ' ' || c.is_ascii_control() || special.contains(c);
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_special(c) {
+            true => escaped.push_str(&format!("%{:02X}", u32::from(c))),
+            false => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 impl StoreUrl {

@@ -5,7 +5,8 @@ use std::io;
 use esker_proto::types::{OffsetRange, TopicPartition};
 use esker_tiering::{
     env::RandomIds,
-    scrub::{Depth, RebuildOptions, RebuildReport, Refusal, Scrubber},
+    scrub::{Depth, RebuildOptions, RebuildReport, Refusal, Scrubber, verify_command},
+    store::StoreUrl,
 };
 use serde_json::{Value, json};
 
@@ -36,7 +37,7 @@ pub(super) async fn run(
         let repairs: Vec<Value> = repairs.collect();
         output::json(&json!({ "dry_run": options.dry_run, "repairs": repairs }))?;
     } else {
-        print(&repairs, options)?;
+        print(&target.store, &repairs, options)?;
     }
     let is_refused =
         |report: &RebuildReport| !matches!(report.refusal, None | Some(Refusal::Intact));
@@ -58,10 +59,15 @@ async fn damaged(scrubber: &Scrubber) -> anyhow::Result<Vec<TopicPartition>> {
     Ok(damaged)
 }
 
-fn print(repairs: &[(TopicPartition, RebuildReport)], options: RebuildOptions) -> io::Result<()> {
+fn print(
+    store: &StoreUrl,
+    repairs: &[(TopicPartition, RebuildReport)],
+    options: RebuildOptions,
+) -> io::Result<()> {
+    let verify = verify_command(store);
     if repairs.is_empty() {
         output::line(format_args!(
-            "nothing to repair; `esker bucket verify --deep` also reads the bytes of segments"
+            "nothing to repair; `{verify} --deep` also reads the bytes of segments"
         ))?;
     }
     for (partition, report) in repairs {
@@ -74,14 +80,14 @@ fn print(repairs: &[(TopicPartition, RebuildReport)], options: RebuildOptions) -
     if !has_plan {
         return Ok(());
     }
-    output::line(match options.dry_run {
-        true => format_args!(
+    if options.dry_run {
+        return output::line(format_args!(
             "nothing was written; --apply writes it, and fences the agent of the partition"
-        ),
-        false => {
-            format_args!("restart the agent, which was fenced; then run `esker bucket verify`")
-        }
-    })
+        ));
+    }
+    output::line(format_args!(
+        "restart the agent, which was fenced; then run `{verify}`"
+    ))
 }
 
 fn lines(report: &RebuildReport, options: RebuildOptions) -> Vec<String> {

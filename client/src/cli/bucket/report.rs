@@ -2,10 +2,10 @@
 
 use std::io;
 
-use esker_proto::types::TopicPartition;
 use esker_tiering::{
     keys::Keys,
-    scrub::{Anomaly, Damage, VerifyReport},
+    scrub::{Anomaly, Damage, VerifyReport, repair_command},
+    store::StoreUrl,
 };
 use serde_json::json;
 
@@ -20,6 +20,7 @@ const WIDTH: usize = 96;
 
 pub(super) fn verified(
     common: &Common,
+    store: &StoreUrl,
     report: &VerifyReport,
     has_cluster: bool,
 ) -> anyhow::Result<()> {
@@ -31,7 +32,7 @@ pub(super) fn verified(
                 "damage": anomaly.damage.to_string(),
                 "loses_records": anomaly.damage.loses_records(),
                 "offsets": anomaly.offsets.as_ref().map(|o| [o.start.get(), o.end.get()]),
-                "repair": is_repairable(anomaly).then(|| command(anomaly.topic_partition)),
+                "repair": is_repairable(anomaly).then(|| repair_command(store, anomaly.topic_partition)),
             })
         });
         output::json(&json!({
@@ -47,7 +48,7 @@ pub(super) fn verified(
             "anomalies": anomalies.collect::<Vec<_>>(),
         }))?;
     } else {
-        print(report, has_cluster)?;
+        print(store, report, has_cluster)?;
     }
     match (report.is_intact(), has_cluster) {
         (true, true) => Ok(()),
@@ -58,12 +59,7 @@ pub(super) fn verified(
     }
 }
 
-/// The command that shows the repair of a partition.
-pub(super) fn command(topic_partition: TopicPartition) -> String {
-    format!("esker bucket repair --partition {topic_partition}")
-}
-
-fn print(report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
+fn print(store: &StoreUrl, report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
     output::line(format_args!(
         "{}, {}, {}, {}; {}, {}",
         count(report.partitions, "partition"),
@@ -82,7 +78,7 @@ fn print(report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
         return report
             .anomalies
             .chunk_by(|a, b| a.topic_partition == b.topic_partition)
-            .try_for_each(print_partition);
+            .try_for_each(|anomalies| print_partition(store, anomalies));
     }
     output::line(match report.is_deep {
         true => format_args!(
@@ -95,7 +91,7 @@ fn print(report: &VerifyReport, has_cluster: bool) -> io::Result<()> {
     })
 }
 
-fn print_partition(anomalies: &[Anomaly]) -> io::Result<()> {
+fn print_partition(store: &StoreUrl, anomalies: &[Anomaly]) -> io::Result<()> {
     let Some(first) = anomalies.first() else {
         return Ok(());
     };
@@ -115,7 +111,8 @@ fn print_partition(anomalies: &[Anomaly]) -> io::Result<()> {
         }
     }
     if anomalies.iter().any(is_repairable) {
-        output::line(format_args!("  repair: {}", command(first.topic_partition)))
+        let command = repair_command(store, first.topic_partition);
+        output::line(format_args!("  repair: {command}"))
     } else if anomalies.iter().any(|a| a.damage.loses_records()) {
         let text = "  repair: restore these segments from a copy of the bucket, nothing else has their records";
         output::line(format_args!("{text}"))

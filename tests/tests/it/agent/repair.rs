@@ -5,6 +5,7 @@ use esker_tests::{
     agent::{Plan, repair, until},
     s3::S3Server,
 };
+use esker_tiering::store::StoreUrl;
 use tempfile::TempDir;
 
 use super::support::{
@@ -48,10 +49,9 @@ async fn offline_until_repaired(delete: impl Fn(&[String]) -> Vec<String>) {
     let client = connect(started.grpc_address()).await;
     let reason = describe(&client).await[0].offline_reason.clone();
     assert!(reason.contains("/segments/"), "{reason}");
-    assert!(
-        reason.contains("esker bucket repair --partition"),
-        "{reason}"
-    );
+    let store: StoreUrl = s3_url(&server).parse().unwrap();
+    let repair_command = format!("`esker bucket repair --store '{store}' --partition ");
+    assert!(reason.contains(&repair_command), "{reason}");
     let mut raw = Raw::connect(started.grpc_address()).await;
     let refused = raw.produce(TOPIC, 0, batch(&["x"])).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::CorruptData, "{refused:?}");

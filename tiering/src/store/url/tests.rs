@@ -18,6 +18,9 @@ fn every_scheme_reads_back_as_it_was_written() {
         "gs://bucket/p",
         "az://container/p?account=name",
         "file:///var/lib/esker/bucket",
+        "file:///a%20b/100%25/what%3F/%23/it's",
+        "s3://bucket/100%25/what%3F/%23/a%20b",
+        "s3://bucket?kms_key=a%26b%25c%23d%2Be%20f",
         "memory://",
     ] {
         let url = parse(text).unwrap();
