@@ -18,6 +18,7 @@ use super::status::{refusal, status};
 use crate::{
     memory::MemoryPermit,
     partition::{Acks, Append, Reply},
+    registry::Topic,
     shared::Shared,
 };
 
@@ -34,8 +35,9 @@ pub(super) async fn serve(
     if request.records.is_empty() {
         return Err(invalid("no records to append"));
     }
+    // Looked up once: all parts of a request go to one topic, whatever is created meanwhile.
     let topic = shared
-        .topic(&request.topic)
+        .topic_by_id(&request.topic, &request.topic_id)
         .map_err(|detail| status(&detail))?;
     let acks = match request.acks() {
         WireAcks::Leader => Acks::Leader,
@@ -48,14 +50,8 @@ pub(super) async fn serve(
     let mut places = vec![Appended::default(); count];
     let mut is_partly_written = false;
     for (partition, part) in parts {
-        let appended = append(
-            shared,
-            (&request.topic, partition),
-            acks,
-            &part.records,
-            &mut memory,
-        )
-        .await;
+        let at = (&*topic, partition);
+        let appended = append(shared, at, acks, &part.records, &mut memory).await;
         let base_offset = appended.map_err(|detail| {
             status(&ErrorDetail {
                 has_no_side_effects: detail.has_no_side_effects && !is_partly_written,
@@ -102,12 +98,12 @@ fn spread(
 
 async fn append(
     shared: &Shared,
-    (topic, partition): (&str, u32),
+    (topic, partition): (&Topic, u32),
     acks: Acks,
     records: &[Record],
     memory: &mut MemoryPermit,
 ) -> Result<Offset, ErrorDetail> {
-    let handle = shared.partition(topic, &[], partition)?;
+    let handle = shared.partition_of(topic, partition)?;
     let (batch, times) = batch_of(shared, records)
         .map_err(|error| refusal(ErrorKind::InvalidArgument, error.to_string()))?;
     // Part of what the request took before it was received.

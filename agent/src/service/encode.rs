@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes};
 use esker_proto::{
-    batch::{BatchError, Batches},
+    batch::{BatchError, Batches, RecordBatch, Records},
     convert::wire_records,
     types::{Offset, OffsetRange},
     v1::Record,
@@ -28,6 +28,14 @@ pub(super) struct Encoded {
     pub(super) cut_at: Option<Offset>,
 }
 
+/// A batch whose records cannot be decoded.
+#[derive(Debug)]
+pub(super) struct Undecodable {
+    pub(super) error: BatchError,
+    /// The first offset behind the batch; `None` if its header cannot be trusted.
+    pub(super) end_offset: Option<Offset>,
+}
+
 impl Encoded {
     pub(super) fn into_bytes(mut self) -> Bytes {
         // Grown by doubling, and charged by what it holds.
@@ -50,12 +58,10 @@ impl Encoded {
         slices: impl IntoIterator<Item = Bytes>,
         wanted: OffsetRange,
         room: usize,
-    ) -> Result<(), BatchError> {
+    ) -> Result<(), Undecodable> {
         let mut next_offset = wanted.start;
         for batch in slices.into_iter().flat_map(Batches::new) {
-            let decoded =
-                batch.and_then(|batch| Ok((batch.header().next_offset(), batch.records()?)));
-            let (end, records) = match decoded {
+            let (end, records) = match decoded(batch) {
                 Ok(decoded) => decoded,
                 Err(_) if next_offset > wanted.start => {
                     self.cut_at = Some(next_offset);
@@ -69,7 +75,10 @@ impl Encoded {
                         self.cut_at = Some(next_offset);
                         return Ok(());
                     }
-                    record => record?,
+                    record => record.map_err(|error| Undecodable {
+                        error,
+                        end_offset: Some(end),
+                    })?,
                 };
                 let offset = Offset::new(record.offset);
                 if offset >= wanted.end || self.bytes.len() >= room {
@@ -83,6 +92,21 @@ impl Encoded {
         }
         Ok(())
     }
+}
+
+/// Returns the records of a batch, and the offset behind it.
+fn decoded(batch: Result<RecordBatch, BatchError>) -> Result<(Offset, Records), Undecodable> {
+    let batch = batch.map_err(|error| Undecodable {
+        error,
+        end_offset: None,
+    })?;
+    // The checksum holds, and covers how many offsets the batch has.
+    let end = batch.header().next_offset();
+    let records = batch.records().map_err(|error| Undecodable {
+        error,
+        end_offset: Some(end),
+    })?;
+    Ok((end, records))
 }
 
 /// Waits for a turn to decode.
@@ -111,7 +135,7 @@ pub(super) fn head(envelope: &impl Message, payload_field: Option<u32>, payload:
 #[cfg(test)]
 mod tests {
     use esker_proto::{
-        batch::{BatchBuilder, BatchHeader, Compression, HEADER_BYTES, RecordBatch, crc32c},
+        batch::{BatchBuilder, BatchHeader, Compression, HEADER_BYTES, crc32c},
         types::{LeaderEpoch, TimestampMs},
         v1::FetchResponse,
     };
@@ -176,7 +200,8 @@ mod tests {
         }
         let mut encoded = Encoded::default();
         let behind = Offset::new(14)..Offset::MAX;
-        assert!(encoded.add(slices, behind, 5000).is_err());
+        let bad = encoded.add(slices, behind, 5000).unwrap_err();
+        assert_eq!(bad.end_offset, Some(Offset::new(20)), "that of its batch");
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::{
-    batch::BatchError,
     types::{Offset, OffsetRange},
     v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource},
 };
@@ -20,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    encode::{self, Encoded},
+    encode::{self, Encoded, Undecodable},
     status::{partition_detail, refusal, shutting_down, status},
     uncopied::End,
 };
@@ -313,10 +312,10 @@ impl Fetch {
         let turn = encode::turn().await;
         let from = range.start;
         let batches = chunk.slices.into_iter().map(|slice| slice.bytes);
-        if let Err(error) = encoded.add(batches, range, room) {
+        if let Err(bad) = encoded.add(batches, range, room) {
             // What is wrong is read from the disk: nobody else waits for that.
             drop(turn);
-            return Err(self.undecodable(chunk.source, from, &error).await);
+            return Err(self.undecodable(chunk.source, from, &bad).await);
         }
         if let Some(next_offset) = encoded.cut_at {
             self.session.go_back(next_offset);
@@ -329,15 +328,14 @@ impl Fetch {
     }
 
     /// Says what is wrong with batches that cannot be decoded.
-    async fn undecodable(&self, source: Source, from: Offset, error: &BatchError) -> Status {
+    async fn undecodable(&self, source: Source, from: Offset, bad: &Undecodable) -> Status {
         let examined = match source {
             Source::Tail => self.session.examine(from).await,
             Source::Bucket => None,
         };
-        let detail = examined.as_ref().map_or_else(
-            || refusal(ErrorKind::CorruptData, error.to_string()),
-            partition_detail,
-        );
+        let detail = examined
+            .as_ref()
+            .map_or_else(|| undecodable_detail(from, bad), partition_detail);
         status(&detail)
     }
 
@@ -428,6 +426,19 @@ fn failed(error: &PartitionError) -> Status {
         has_no_side_effects: true,
         ..partition_detail(error)
     })
+}
+
+/// Batches that are what was produced, and hold no records that can be decoded.
+fn undecodable_detail(from: Offset, bad: &Undecodable) -> ErrorDetail {
+    let error = &bad.error;
+    let text = match bad.end_offset {
+        Some(end) => format!("records cannot be decoded: {error}; offsets=`{from}..{end}`"),
+        None => format!("records cannot be decoded: {error}; offset=`{from}`"),
+    };
+    ErrorDetail {
+        damage_end_offset: bad.end_offset.map(Offset::get),
+        ..refusal(ErrorKind::CorruptData, text)
+    }
 }
 
 fn changed(response: &UnderWay) -> Status {

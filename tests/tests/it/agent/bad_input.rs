@@ -5,7 +5,7 @@ use esker_agent::agent::Agent;
 use esker_proto::{
     batch::{BatchBuilder, Compression, crc32c},
     partitioner::partition_for_key,
-    types::{ProducerEpoch, ProducerId, Sequence, TimestampMs},
+    types::{ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicId},
     v1::{
         AlterTopicRequest, AppendRequest, CreateTopicRequest, DescribeTopicRequest, ErrorKind,
         FetchFormat, FetchRequest, ListOffsetsRequest, Record, TimestampKind, TopicSettings,
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tonic::Status;
 
 use super::support::{
-    Raw, TOPIC, batch, batch_at, batch_of, connect, create, describe, detail, now,
+    Raw, TOPIC, batch, batch_at, batch_of, connect, create, describe, detail, now, seal,
 };
 
 /// Where the CRC-32C of a batch stands, and where what it covers begins.
@@ -199,7 +199,7 @@ async fn a_time_that_is_too_early_is_taken_where_the_topic_allows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compressed_batches_are_checked_unless_the_topic_says_otherwise() {
+async fn compressed_batches_are_checked_unless_the_topic_says_otherwise_and_can_be_passed_over() {
     let mut bench = Bench::start().await;
     let refused = bench
         .raw
@@ -214,6 +214,32 @@ async fn compressed_batches_are_checked_unless_the_topic_says_otherwise() {
     };
     alter(&mut bench, settings).await;
     bench.raw.produce(TOPIC, 0, undecodable()).await.unwrap();
+    bench
+        .raw
+        .produce(TOPIC, 0, batch(&["whole"]))
+        .await
+        .unwrap();
+    let records = |offset| FetchRequest {
+        format: FetchFormat::Records.into(),
+        ..fetch(TOPIC, 0, offset, Some(3))
+    };
+
+    // From the tail, and from the bucket.
+    for is_sealed in [false, true] {
+        if is_sealed {
+            seal(&connect(bench.agent.grpc_address()).await, true).await;
+        }
+        for from in [0, 1] {
+            let refused = bench.raw.fetch(records(from)).await.unwrap_err();
+            let error = detail(&refused);
+            assert_eq!(error.kind(), ErrorKind::CorruptData, "{error:?}");
+            assert_eq!(error.damage_end_offset, Some(2), "{error:?}");
+            let named = format!("offsets=`{from}..2`");
+            assert!(error.message.ends_with(&named), "{error:?}");
+        }
+        let behind = bench.raw.fetch(records(2)).await.unwrap();
+        assert_eq!(behind[0].records[0].value, Some("whole".into()));
+    }
     bench.agent.stop().await;
 }
 
@@ -590,6 +616,14 @@ async fn plain_records_that_cannot_be_are_refused_by_kind() {
         ..plain("late")
     };
     let large = plain(vec![0; 100 << 10]);
+    let client = connect(bench.agent.grpc_address()).await;
+    let described = client.admin().describe_topic(TOPIC).await.unwrap();
+    let topic_id: TopicId = described.topic.unwrap().topic_id.parse().unwrap();
+    let topic_id = topic_id.to_bytes();
+    let of_topic = |topic_id: Bytes| AppendRequest {
+        topic_id,
+        ..append(TOPIC, None, vec![plain("x")])
+    };
     for (what, kind, request) in [
         (
             "none",
@@ -616,10 +650,22 @@ async fn plain_records_that_cannot_be_are_refused_by_kind() {
             ErrorKind::BatchTooLarge,
             append(TOPIC, None, vec![large]),
         ),
+        (
+            "a topic's earlier life",
+            ErrorKind::UnknownTopicId,
+            of_topic(Bytes::from_static(&[7; 16])),
+        ),
+        (
+            "half an id",
+            ErrorKind::InvalidArgument,
+            of_topic(topic_id.slice(..8)),
+        ),
     ] {
         assert_refused(what, kind, bench.raw.log.append(request).await);
     }
     assert_eq!(bench.log_end().await, 0);
+    bench.raw.log.append(of_topic(topic_id)).await.unwrap();
+    assert_eq!(bench.log_end().await, 1);
     bench.agent.stop().await;
 }
 
