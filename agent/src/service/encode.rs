@@ -11,7 +11,10 @@ use prost::{
     Message,
     encoding::{WireType, encode_key, encode_varint},
 };
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::JoinError,
+};
 
 /// Number of `FetchResponse.records`.
 const RECORDS_FIELD: u32 = 2;
@@ -109,10 +112,33 @@ fn decoded(batch: Result<RecordBatch, BatchError>) -> Result<(Offset, Records), 
     Ok((end, records))
 }
 
-/// Waits for a turn to decode.
-pub(super) async fn turn() -> SemaphorePermit<'static> {
+/// Plain records as they came of batches, and the turn in which they did: it is held until what was
+/// made of it is charged.
+pub(super) struct Decoded {
+    pub(super) outcome: Result<Encoded, Undecodable>,
+    pub(super) turn: SemaphorePermit<'static>,
+}
+
+/// Makes plain records of batches as [`Encoded::add`] does, once there is a turn. On a thread of its
+/// own: a batch may decompress to 64 MiB, and no other stream's task shall wait for that.
+///
+/// # Errors
+///
+/// If the runtime is shutting down.
+pub(super) async fn decode(
+    batches: Vec<Bytes>,
+    wanted: OffsetRange,
+    room: usize,
+) -> Result<Decoded, JoinError> {
     let turn = DECODES.acquire().await;
-    turn.expect("the semaphore is never closed")
+    let turn = turn.expect("the semaphore is never closed");
+    // The turn goes along: a decode that nobody waits for any more takes memory, too.
+    let decode = move || {
+        let mut encoded = Encoded::default();
+        let outcome = encoded.add(batches, wanted, room).map(|()| encoded);
+        Decoded { outcome, turn }
+    };
+    tokio::task::spawn_blocking(decode).await
 }
 
 /// Encodes what comes before the payload of a response: gRPC's prefix and the other fields.
@@ -139,6 +165,7 @@ mod tests {
         types::{LeaderEpoch, TimestampMs},
         v1::FetchResponse,
     };
+    use futures::FutureExt;
 
     use super::*;
 
@@ -202,6 +229,26 @@ mod tests {
         let behind = Offset::new(14)..Offset::MAX;
         let bad = encoded.add(slices, behind, 5000).unwrap_err();
         assert_eq!(bad.end_offset, Some(Offset::new(20)), "that of its batch");
+    }
+
+    #[tokio::test]
+    async fn no_task_of_the_runtime_waits_for_a_decode() {
+        let mut builder = BatchBuilder::new(Compression::Zstd);
+        let value = vec![7; 1 << 20];
+        for _ in 0..32 {
+            let pushed = builder.push(TimestampMs::new(1), None, Some(&value), &[]);
+            pushed.expect("fits");
+        }
+        let batches = vec![builder.finish(None)];
+
+        let mut decoding = Box::pin(decode(batches, Offset::ZERO..Offset::MAX, usize::MAX));
+        assert!(
+            decoding.as_mut().now_or_never().is_none(),
+            "this thread, which runs all tasks, decoded 32 MiB"
+        );
+        let decoded = decoding.await.expect("the runtime is there");
+        let encoded = decoded.outcome.expect("decodes");
+        assert!(encoded.into_bytes().len() > 32 << 20);
     }
 
     #[test]

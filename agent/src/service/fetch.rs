@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    encode::{self, Encoded, Undecodable},
+    encode::{self, Decoded, Undecodable},
     status::{partition_detail, refusal, shutting_down, status},
     uncopied::End,
 };
@@ -308,15 +308,18 @@ impl Fetch {
         range: OffsetRange,
         room: usize,
     ) -> Result<VecDeque<Slice>, Status> {
-        let mut encoded = Encoded::default();
-        let turn = encode::turn().await;
         let from = range.start;
-        let batches = chunk.slices.into_iter().map(|slice| slice.bytes);
-        if let Err(bad) = encoded.add(batches, range, room) {
-            // What is wrong is read from the disk: nobody else waits for that.
-            drop(turn);
-            return Err(self.undecodable(chunk.source, from, &bad).await);
-        }
+        let batches = chunk.slices.into_iter().map(|slice| slice.bytes).collect();
+        let decoded = encode::decode(batches, range, room).await;
+        let Decoded { outcome, turn } = decoded.map_err(|_| shutting_down())?;
+        let encoded = match outcome {
+            Ok(encoded) => encoded,
+            Err(bad) => {
+                // What is wrong is read from the disk: nobody else waits for that.
+                drop(turn);
+                return Err(self.undecodable(chunk.source, from, &bad).await);
+            }
+        };
         if let Some(next_offset) = encoded.cut_at {
             self.session.go_back(next_offset);
         }
