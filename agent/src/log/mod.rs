@@ -86,7 +86,7 @@ pub use events::{LogEvent, LogEvents};
 pub use extent::extent;
 pub use local::{LocalLog, finish_removal, newest_epoch, remove_dir};
 pub use pool::{FlushPolicy, FlushPool, PoolOptions, Room};
-pub use reader::LogReader;
+pub use reader::{LogReader, ReadWithin};
 pub use recovery::{Cut, RecoverAt, Recovered};
 pub use repair::{Examined, Repaired, examine, move_aside, repair};
 pub use sealed::SealedSegment;

@@ -21,6 +21,15 @@ pub struct LogReader {
     place: Option<Place>,
 }
 
+/// What a read within a bound came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ReadWithin {
+    /// As [`LogReader::read`] returns them.
+    Batches(Bytes),
+    /// Nothing, because so many bytes have to be read at a time to have the first batch.
+    Needs(usize),
+}
+
 /// Where a batch begins.
 #[derive(Clone, Debug)]
 struct Place {
@@ -41,6 +50,8 @@ struct Found {
 struct Wanted<'a> {
     offset: Offset,
     max_bytes: usize,
+    /// Most that is held in memory on the way to them.
+    room_bytes: usize,
     below: Offset,
     list: &'a List,
 }
@@ -98,9 +109,31 @@ impl LogReader {
         max_bytes: usize,
         below: Offset,
     ) -> Result<Bytes, Error> {
-        match self.read_listed(offset, max_bytes, below) {
+        let mut room_bytes = max_bytes;
+        loop {
+            match self.read_within(offset, (max_bytes, room_bytes), below)? {
+                ReadWithin::Batches(bytes) => return Ok(bytes),
+                ReadWithin::Needs(bytes) => room_bytes = bytes,
+            }
+        }
+    }
+
+    /// As [`LogReader::read`], but holds no more than `room_bytes` or `max_bytes` in memory, whichever
+    /// is more: for a larger batch it says how much is needed, so that memory can be found first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogReader::read`].
+    pub fn read_within(
+        &mut self,
+        offset: Offset,
+        (max_bytes, room_bytes): (usize, usize),
+        below: Offset,
+    ) -> Result<ReadWithin, Error> {
+        let sizes = (max_bytes, room_bytes);
+        match self.read_listed(offset, sizes, below) {
             // It was removed since the list was read, which by now says so.
-            Err(error) if error.is_missing_file() => self.read_listed(offset, max_bytes, below),
+            Err(error) if error.is_missing_file() => self.read_listed(offset, sizes, below),
             read => read,
         }
     }
@@ -108,27 +141,32 @@ impl LogReader {
     fn read_listed(
         &mut self,
         offset: Offset,
-        max_bytes: usize,
+        (max_bytes, room_bytes): (usize, usize),
         below: Offset,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<ReadWithin, Error> {
         let list = self.segments.list();
         if offset < list.start_offset || offset > list.flushed_offset {
             return Err(out_of_range(&list, offset));
         }
         let below = below.min(list.flushed_offset);
         let Some(segment) = list.segment_of(offset).filter(|_| offset < below) else {
-            return Ok(Bytes::new());
+            return Ok(ReadWithin::Batches(Bytes::new()));
         };
         let at = self.begin_at(segment, offset);
         let wanted = Wanted {
             offset,
             max_bytes,
+            room_bytes,
             below,
             list: &list,
         };
-        let (bytes, next) = read_segment(segment, at, wanted)?;
-        self.place = Some(next);
-        Ok(bytes)
+        match read_segment(segment, at, wanted)? {
+            Ok((bytes, next)) => {
+                self.place = Some(next);
+                Ok(ReadWithin::Batches(bytes))
+            }
+            Err(bytes) => Ok(ReadWithin::Needs(bytes)),
+        }
     }
 
     /// Returns the first record below `below` whose timestamp is `timestamp` or later, in the
@@ -224,14 +262,15 @@ impl LogReader {
     }
 }
 
-/// Reads whole batches of one segment; `at` is that of a batch at or before the one wanted.
+/// Reads whole batches of one segment; `at` is that of a batch at or before the one wanted. `Err` is
+/// how many bytes have to be read at a time, if there is no room for so many.
 fn read_segment(
     segment: &Arc<Segment>,
     mut at: At,
     wanted: Wanted<'_>,
-) -> Result<(Bytes, Place), Error> {
+) -> Result<Result<(Bytes, Place), usize>, Error> {
     let file = segment.open_file().map_err(failed("open", &segment.path))?;
-    let mut length = wanted.max_bytes.max(HEADER_BYTES);
+    let length = wanted.max_bytes.max(wanted.room_bytes).max(HEADER_BYTES);
     loop {
         let position = at.position;
         let readable = segment.readable_bytes().saturating_sub(position);
@@ -252,7 +291,7 @@ fn read_segment(
                     offset: found.next_offset,
                     position: position + found.end as u64,
                 };
-                return Ok((slice(bytes, &found), next));
+                return Ok(Ok((slice(bytes, &found), next)));
             }
             // The batch wanted is not, or not as a whole, in what was read.
             Err(missing)
@@ -261,10 +300,8 @@ fn read_segment(
             {
                 return Err(damaged(segment, missing.at, truncated(missing.bytes)));
             }
-            Err(missing) => {
-                at = missing.at;
-                length = wanted.max_bytes.max(missing.bytes);
-            }
+            Err(missing) if missing.bytes > length => return Ok(Err(missing.bytes)),
+            Err(missing) => at = missing.at,
         }
     }
 }
@@ -376,14 +413,23 @@ fn scan_since(
         position: run.position,
         offset: run.base_offset,
     };
+    let max_bytes = usize::try_from(RUN_BYTES).unwrap_or(usize::MAX);
+    let mut room_bytes = max_bytes;
     while at.offset < below.min(segment.next_offset()) {
         let wanted = Wanted {
             offset: at.offset,
-            max_bytes: usize::try_from(RUN_BYTES).unwrap_or(usize::MAX),
+            max_bytes,
+            room_bytes,
             below,
             list,
         };
-        let (bytes, next) = read_segment(segment, at, wanted)?;
+        let (bytes, next) = match read_segment(segment, at, wanted)? {
+            Ok(read) => read,
+            Err(bytes) => {
+                room_bytes = bytes;
+                continue;
+            }
+        };
         if bytes.is_empty() {
             break;
         }

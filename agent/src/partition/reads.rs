@@ -12,7 +12,7 @@ use esker_tiering::reader::{Buffer, Charge, Cursor, Read, Reader};
 use tokio::{sync::watch, time::Instant};
 
 use super::{error::PartitionError, handle::PartitionHandle, message::Message, view::View};
-use crate::log::{self, LogReader};
+use crate::log::{self, LogReader, ReadWithin};
 
 /// So close to the high watermark a read is done in place: it comes from the page cache, and handing
 /// it to another thread would cost more than the read.
@@ -199,20 +199,7 @@ impl Session {
         let is_near = below.since(offset) <= INLINE_RECORDS_MAX;
         let length = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         let length = length.min(if is_near { INLINE_BYTES_MAX } else { length });
-        let charge = self.reader.memory().charge(length as u64).await;
-        let charge = charge.map_err(|error| PartitionError::Store(Arc::new(error)))?;
-        let batches = if is_near {
-            charged(self.tail.read(offset, length, below), charge)
-        } else {
-            let mut tail = self.tail.clone();
-            // The charge goes along: a read that nobody waits for any more takes memory, too.
-            let read = move || (charged(tail.read(offset, length, below), charge), tail);
-            let (batches, tail) = tokio::task::spawn_blocking(read)
-                .await
-                .map_err(|_| PartitionError::ShuttingDown)?;
-            self.tail = tail;
-            batches
-        };
+        let batches = self.read_log(length, below, is_near).await?;
         match batches {
             Ok(batches) => Ok(match end_of(&batches) {
                 Some(next_offset) => Step::Read(Chunk {
@@ -235,6 +222,46 @@ impl Session {
             }
             Err(error) => Err(self.partition.failed_read(error).await),
         }
+    }
+
+    /// Reads whole batches of the local log into memory that was charged before.
+    async fn read_log(
+        &mut self,
+        length: usize,
+        below: Offset,
+        is_near: bool,
+    ) -> Result<Result<Bytes, log::Error>, PartitionError> {
+        let mut room = length;
+        loop {
+            let charge = self.reader.memory().charge(room as u64).await;
+            let charge = charge.map_err(|error| PartitionError::Store(Arc::new(error)))?;
+            let wanted = (self.offset, (length, room), below);
+            let read = match is_near && room <= INLINE_BYTES_MAX {
+                true => read_charged(&mut self.tail, wanted, charge),
+                false => self.read_off_thread(wanted, charge).await?,
+            };
+            match read {
+                // The next turn asks for so much, with nothing in hand.
+                Ok(Charged::Needs(bytes)) => room = bytes,
+                Ok(Charged::Batches(batches)) => return Ok(Ok(batches)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
+    async fn read_off_thread(
+        &mut self,
+        wanted: Extent,
+        charge: Charge,
+    ) -> Result<Result<Charged, log::Error>, PartitionError> {
+        let mut tail = self.tail.clone();
+        // The charge goes along: a read that nobody waits for any more takes memory, too.
+        let read = move || (read_charged(&mut tail, wanted, charge), tail);
+        let (read, tail) = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(|_| PartitionError::ShuttingDown)?;
+        self.tail = tail;
+        Ok(read)
     }
 
     async fn read_bucket(&mut self, max_bytes: u32) -> Result<Step, PartitionError> {
@@ -285,8 +312,25 @@ impl Session {
     }
 }
 
-fn charged(read: Result<Bytes, log::Error>, charge: Charge) -> Result<Bytes, log::Error> {
-    read.map(|bytes| charge.tie(bytes))
+/// What [`LogReader::read_within`] is asked for.
+type Extent = (Offset, (usize, usize), Offset);
+
+/// What a charged read of the local log came to.
+enum Charged {
+    Batches(Bytes),
+    /// Nothing: the charge is given back, and a larger one is needed.
+    Needs(usize),
+}
+
+fn read_charged(
+    tail: &mut LogReader,
+    (offset, sizes, below): Extent,
+    charge: Charge,
+) -> Result<Charged, log::Error> {
+    Ok(match tail.read_within(offset, sizes, below)? {
+        ReadWithin::Batches(bytes) => Charged::Batches(charge.tie(bytes)),
+        ReadWithin::Needs(bytes) => Charged::Needs(bytes),
+    })
 }
 
 /// Returns the offset after the last of some whole batches.

@@ -5,7 +5,7 @@ use std::thread;
 use esker_proto::{batch::Batches, types::TimestampMs};
 
 use super::support::*;
-use crate::log::{Error, ErrorKind, LogEvent, RecoverAt};
+use crate::log::{Error, ErrorKind, LogEvent, ReadWithin, RecoverAt};
 
 #[test]
 fn what_is_flushed_is_read_back_byte_for_byte() {
@@ -86,6 +86,30 @@ fn a_read_stays_below_its_bound_and_in_its_size() {
     assert_eq!(lengths(0, 1, 40), 1);
     assert_eq!(lengths(40, 1 << 20, 40), 0);
     assert_eq!(lengths(8, 1 << 20, 4), 0);
+}
+
+#[test]
+fn a_batch_larger_than_the_room_is_not_read_before_there_is_more() {
+    let mut log = TestLog::new();
+    log.append(4, 100);
+    let size = log.append(4, 9_000).size_bytes as usize;
+    log.append(4, 100);
+    log.sync().unwrap();
+    let mut reader = log.log.reader();
+    let mut read = |from, room| {
+        let read = reader.read_within(offset(from), (1_000, room), offset(12));
+        read.unwrap()
+    };
+
+    let small = ReadWithin::Batches(log.appended[0].bytes().clone());
+    assert_eq!(read(0, 1_000), small);
+    for from in [4, 6] {
+        for room in [1_000, size - 1] {
+            assert_eq!(read(from, room), ReadWithin::Needs(size), "{from} {room}");
+        }
+        let large = ReadWithin::Batches(log.appended[1].bytes().clone());
+        assert_eq!(read(from, size), large, "and not more than was wanted");
+    }
 }
 
 #[test]
