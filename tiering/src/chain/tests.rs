@@ -360,6 +360,17 @@ async fn a_refusal_without_effect_leaves_the_handle_usable() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_commit_waits_until_the_clock_is_set() {
+    let bench = Bench::new();
+    let mut chain = bench.open(1).await.unwrap();
+    bench
+        .faults
+        .inject(When::on(Op::Create).times(3), Trouble::Skew);
+
+    assert_eq!(bench.append(&mut chain, 1).await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_after_a_doubtful_try_stays_doubtful() {
     let bench = Bench::new();
     let mut chain = bench.open(1).await.unwrap();

@@ -120,6 +120,9 @@ impl Fault {
         }
     }
 
+    /// What the request's sender can do. This is about seconds and minutes: a clock is set by NTP, while
+    /// a permission that is missing has to be given. Whether a restart of the agent may help is another
+    /// question, which its exit code answers.
     pub(crate) const fn kind(&self) -> ErrorKind {
         match self {
             Self::Throttled
@@ -129,13 +132,13 @@ impl Fault {
             | Self::Interrupted
             | Self::BadDigest
             | Self::CredentialsUnreachable
+            | Self::ClockSkew
             | Self::DiskFull
             | Self::Other => ErrorKind::Unavailable,
             Self::AccessDenied
             | Self::BadCredentials
             | Self::NoCredentials
             | Self::ExpiredToken
-            | Self::ClockSkew
             | Self::Disk(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
                 ErrorKind::Forbidden
             }

@@ -300,7 +300,7 @@ async fn what_the_server_says_decides_kind_and_advice() {
         (
             "403 Forbidden",
             "RequestTimeTooSkewed",
-            ErrorKind::Forbidden,
+            ErrorKind::Unavailable,
             "clock",
         ),
         (

@@ -37,6 +37,8 @@ pub enum Trouble {
     SlowDown,
     /// Refuses for lack of permission; nothing was done.
     Forbid,
+    /// Refuses because the clocks differ; nothing was done.
+    Skew,
     /// A create is told that there is something, though nothing was done: a conflict.
     ConflictWithoutEffect,
     /// Answers this much later.

@@ -43,6 +43,9 @@ impl FaultyStore {
             Some(Trouble::FailBefore) => Err(failure("500 Internal Server Error")),
             Some(Trouble::SlowDown) => Err(failure("503 Service Unavailable")),
             Some(Trouble::Forbid) => Err(failure("403 Forbidden")),
+            Some(Trouble::Skew) => Err(failure(
+                "403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>",
+            )),
             Some(Trouble::Hang) => future::pending().await,
             Some(Trouble::Delay(delay)) => {
                 tokio::time::sleep(delay).await;

@@ -34,7 +34,7 @@ const REFUSALS: [(u16, &str, ErrorKind, &str); 14] = [
     ),
     (403, "SignatureDoesNotMatch", ErrorKind::Forbidden, "secret"),
     (400, "ExpiredToken", ErrorKind::Forbidden, "expired"),
-    (403, "RequestTimeTooSkewed", ErrorKind::Forbidden, "clock"),
+    (403, "RequestTimeTooSkewed", ErrorKind::Unavailable, "clock"),
     (503, "SlowDown", ErrorKind::Unavailable, "fewer requests"),
     (500, "InternalError", ErrorKind::Unavailable, "failed"),
     (502, "<html>", ErrorKind::Unavailable, "failed"),
