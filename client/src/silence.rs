@@ -15,13 +15,16 @@ use hyper::{
     Request, Response,
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
 };
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{
     body::Body,
     codegen::{BoxFuture, Service},
 };
 
-use crate::transport::{Connection, GivenUp};
+use crate::{
+    retry::after,
+    transport::{Connection, GivenUp},
+};
 
 type BoxError = Box<dyn error::Error + Send + Sync>;
 
@@ -78,20 +81,18 @@ pub(crate) struct HeardBody<B> {
 
 impl<B> HeardBody<B> {
     fn new(body: B, silence_max: Duration, given_up: GivenUp) -> Self {
+        let heard_at = Instant::now();
         Self {
             body,
             silence_max,
-            heard_at: Instant::now(),
-            sleep: Box::pin(sleep(silence_max)),
+            heard_at,
+            sleep: Box::pin(sleep_until(after(heard_at, silence_max))),
             given_up,
         }
     }
 
     fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // A time that stands for never has no end.
-        let Some(deadline) = self.heard_at.checked_add(self.silence_max) else {
-            return Poll::Pending;
-        };
+        let deadline = after(self.heard_at, self.silence_max);
         loop {
             ready!(self.sleep.as_mut().poll(cx));
             if self.sleep.deadline() >= deadline {
@@ -135,7 +136,7 @@ where
 mod tests {
     use std::{convert::Infallible, future::poll_fn};
 
-    use tokio::sync::mpsc;
+    use tokio::{sync::mpsc, time::sleep};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Exit codes that scripts can act on, and the one line a person reads.
 
-use std::{io, process::ExitCode};
+use std::{fmt::Write, io, process::ExitCode};
 
 use esker_tiering::ErrorKind as StoreKind;
 
@@ -14,6 +14,39 @@ const DAMAGED: u8 = 5;
 const EXISTS: u8 = 6;
 /// The reader of standard output closed it: what a shell reports after SIGPIPE.
 const CLOSED_PIPE: u8 = 141;
+
+/// Each exit code and what it says. `docs/exit-codes.md` has the same; they never change.
+const MEANINGS: [(&str, &str); 8] = [
+    (
+        "0",
+        "done; also a follower of a topic that a signal stopped",
+    ),
+    ("1", "failed, and no other code fits; the message says why"),
+    ("2", "wrong usage: unknown or missing arguments"),
+    (
+        "3",
+        "no such topic, partition or object, or the topic was deleted and created again",
+    ),
+    (
+        "4",
+        "no agent or bucket answers, it refuses for the moment, or time ran out",
+    ),
+    ("5", "data is damaged, or records that were read are gone"),
+    ("6", "exists already"),
+    (
+        "128+n",
+        "signal n stopped it: 129 SIGHUP, 130 SIGINT, 143 SIGTERM; 141: the reader of its output is gone",
+    ),
+];
+
+/// The exit codes, as the long help lists them.
+pub(super) fn help() -> String {
+    let mut text = "Exit codes:".to_owned();
+    for (code, meaning) in MEANINGS {
+        _ = write!(text, "\n  {code:<7} {meaning}");
+    }
+    text
+}
 
 /// Data is not what it should be: what a verification found.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +142,41 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn documentation_lists_each_exit_code() {
+        let docs = include_str!("../../../docs/exit-codes.md");
+        let (_, section) = docs.split_once("# Exit codes of esker\n").unwrap();
+        let rows = section.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| ")?.split(" | ");
+            Some((cells.next()?, cells.next()?))
+        });
+        let rows: Vec<_> = rows.skip(2).collect();
+        assert_eq!(rows, MEANINGS);
+        assert!(MEANINGS.iter().all(|(code, _)| help().contains(code)));
+    }
+
+    #[test]
+    fn each_error_has_a_code_that_is_documented() {
+        let codes = [
+            (ErrorKind::NotFound, "3"),
+            (ErrorKind::TopicRecreated, "3"),
+            (ErrorKind::Unavailable, "4"),
+            (ErrorKind::Throttled, "4"),
+            (ErrorKind::TimedOut, "4"),
+            (ErrorKind::Corrupt, "5"),
+            (ErrorKind::AlreadyExists, "6"),
+            (ErrorKind::Invalid, "1"),
+            (ErrorKind::OutOfRange, "1"),
+            (ErrorKind::Internal, "1"),
+        ];
+        for (kind, expected) in codes {
+            let error = Error::new(kind, "what went wrong");
+            let error = Err::<(), _>(error).context("what was done").unwrap_err();
+            assert_eq!(code(&error).to_string(), expected, "{kind:?}");
+            assert!(MEANINGS.iter().any(|(code, _)| *code == expected));
+        }
+    }
 
     #[test]
     fn each_cause_is_told_once() {

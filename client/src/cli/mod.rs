@@ -1,9 +1,7 @@
 //! The `esker` command: topics, records in and out of a pipe, replays, buckets, benches.
 //!
 //! Answers go to standard output, as tables for people or with `--json` as JSON for scripts;
-//! progress and errors go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage (clap's),
-//! 3 no such topic or partition, 4 agent or bucket out of reach, 5 data damaged, 6 exists already;
-//! 128 and the number of a signal that ended it, so 141 after a pipe that its reader closed.
+//! progress and errors go to standard error. `docs/exit-codes.md` lists the exit codes.
 
 mod bench;
 mod bucket;
@@ -36,7 +34,7 @@ const BOOTSTRAP: &str = "127.0.0.1:7771";
 
 /// Talks to an Esker cluster: topics, records, replays, buckets, benches.
 #[derive(Debug, Parser)]
-#[command(name = "esker", version, max_term_width = 100)]
+#[command(name = "esker", version, max_term_width = 100, after_long_help = exit::help())]
 struct Cli {
     #[command(flatten)]
     common: Common,

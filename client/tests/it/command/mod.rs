@@ -2,6 +2,7 @@
 
 mod bucket;
 mod consume;
+mod exit;
 mod produce;
 mod replay;
 
