@@ -33,6 +33,9 @@ pub enum ErrorKind {
     Forbidden,
     /// The offset lies outside the log: below its start, or beyond its end.
     OutOfRange,
+    /// Records that were read are no longer in the log: it was truncated, and offsets may stand for
+    /// other records now. [`Error::divergent_offset`] says where to continue.
+    Truncated,
     /// The topic was deleted, and another of its name was created. Offsets of the one mean nothing
     /// in the other: start over.
     TopicRecreated,
@@ -68,6 +71,7 @@ struct Inner {
     leader: Option<String>,
     place: Option<Place>,
     damage_end: Option<Offset>,
+    divergent_offset: Option<Offset>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -119,6 +123,12 @@ impl Error {
         self.0.place.as_ref()?.offsets.clone()
     }
 
+    /// Returns where a truncated log left what was read: below it, it has the same records, as far as
+    /// its leader epochs tell.
+    pub fn divergent_offset(&self) -> Option<Offset> {
+        self.0.divergent_offset
+    }
+
     /// Returns how long the agent asks to wait before the next try.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
@@ -146,6 +156,7 @@ impl Error {
             leader: None,
             place: None,
             damage_end: None,
+            divergent_offset: None,
             source: None,
         }))
     }
@@ -194,6 +205,7 @@ impl Error {
             leader: detail.leader.filter(|leader| !leader.is_empty()),
             place: None,
             damage_end: detail.damage_end_offset.map(Offset::new),
+            divergent_offset: detail.divergent_offset.map(Offset::new),
             source: None,
         }))
     }
@@ -308,6 +320,7 @@ const fn kind_of_wire(kind: v1::ErrorKind) -> ErrorKind {
         Wire::InvalidTopicName | Wire::InvalidArgument | Wire::BatchTooLarge => ErrorKind::Invalid,
         Wire::CorruptBatch | Wire::CorruptData => ErrorKind::Corrupt,
         Wire::OffsetOutOfRange => ErrorKind::OutOfRange,
+        Wire::LogTruncated => ErrorKind::Truncated,
         Wire::OutOfOrderSequence | Wire::ProducerFenced | Wire::Fenced => ErrorKind::Fenced,
         Wire::Throttled => ErrorKind::Throttled,
         Wire::TimedOut => ErrorKind::TimedOut,

@@ -41,7 +41,8 @@
 //!   connections and restarts of any length; what it cannot read is an error, or is named if it is
 //!   to be skipped ([`OnDamage`]), but never a silent gap.
 //! - A topic that was deleted and created again is noticed, also by a position saved before
-//!   ([`SavedPosition`], [`ErrorKind::TopicRecreated`]).
+//!   ([`SavedPosition`], [`ErrorKind::TopicRecreated`]), and so is a log that lost what was read
+//!   ([`ErrorKind::Truncated`]).
 //!
 //! # Runtime
 //!

@@ -84,6 +84,26 @@ impl EpochHistory {
         Some((found.leader_epoch, end))
     }
 
+    /// Returns where a reader's records left this log, if the last one, of `leader_epoch` and directly
+    /// before `next_offset`, is not in it. `None` if it is, or if nobody knows its epoch any more.
+    pub fn divergence(
+        &self,
+        leader_epoch: LeaderEpoch,
+        next_offset: Offset,
+        log_end_offset: Offset,
+    ) -> Option<Offset> {
+        let last_read = Offset::new(next_offset.get().checked_sub(1)?);
+        let is_beyond = last_read >= log_end_offset;
+        if !is_beyond && self.epoch_at(last_read)? == leader_epoch {
+            return None;
+        }
+        let end = match self.end_offset_for(leader_epoch, log_end_offset) {
+            Some((_, end_offset)) => end_offset,
+            None => self.0.first()?.start_offset,
+        };
+        Some(end.min(last_read).min(log_end_offset))
+    }
+
     /// Forgets epochs that start at or above `offset`.
     pub fn truncate_from(&mut self, offset: Offset) {
         let kept = self.0.partition_point(|start| start.start_offset < offset);

@@ -72,6 +72,7 @@ mod tests {
             retry_after_ms: Some(250),
             leader: None,
             damage_end_offset: None,
+            divergent_offset: Some(7),
         };
         assert_eq!(decode_detail(&encode_detail(8, &detail)), Some(detail));
         assert_eq!(decode_detail(b"\xff\xff"), None);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use esker_index::EpochHistory;
 use esker_proto::{
     batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, RecordBatch},
     types::{Offset, Position, TimestampMs},
@@ -79,6 +80,11 @@ impl LogReader {
     /// Returns the local log start offset.
     pub fn local_log_start_offset(&self) -> Offset {
         self.segments.list().start_offset
+    }
+
+    /// Returns the epoch history of the whole partition, the tiered part included.
+    pub fn epochs(&self) -> Arc<EpochHistory> {
+        self.segments.list().epochs
     }
 
     /// Returns the offset after the last flushed record.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_index::producers::ProducerError;
 use esker_proto::{
     batch::BatchError,
-    types::{Offset, TopicPartition},
+    types::{LeaderEpoch, Offset, TopicPartition},
     v1::ErrorKind,
 };
 
@@ -78,6 +78,17 @@ pub enum PartitionError {
         start: Offset,
         end: Offset,
     },
+    /// The log no longer has what a reader read.
+    #[error(
+        "records that were read are gone, the log was truncated and offsets from \
+         `{divergent_offset}` on may stand for other records. offset=`{offset}`, \
+         leader_epoch=`{leader_epoch}`, divergent_offset=`{divergent_offset}`"
+    )]
+    Truncated {
+        offset: Offset,
+        leader_epoch: LeaderEpoch,
+        divergent_offset: Offset,
+    },
     /// Only what is in the bucket can be trimmed.
     #[error(
         "cannot trim above the tiered offset. offset=`{offset}`, tiered_offset=`{tiered_offset}`"
@@ -125,6 +136,7 @@ impl PartitionError {
             Self::Fenced | Self::FencedInFlight => ErrorKind::Fenced,
             Self::ShuttingDown => ErrorKind::ShuttingDown,
             Self::OutOfRange { .. } => ErrorKind::OffsetOutOfRange,
+            Self::Truncated { .. } => ErrorKind::LogTruncated,
             Self::Store(error) | Self::Unreadable { source: error, .. } => store_kind(error),
             Self::TimedOut(_) => ErrorKind::TimedOut,
         }

@@ -100,6 +100,41 @@ impl PartitionHandle {
         }
     }
 
+    /// Checks that the log still has the record that a reader read directly before `next_offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`PartitionError::Truncated`] if it has another one there, or none.
+    pub(crate) fn check_read(
+        &self,
+        next_offset: Offset,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<(), PartitionError> {
+        // The view first, the manifest second, as for reads.
+        let view = self.view();
+        let manifest = self.manifest();
+        let log_end_offset = view.log_end_offset.max(manifest.tiered_offset());
+        let divergent_offset = match &self.unopened {
+            None => self
+                .tail
+                .epochs()
+                .divergence(leader_epoch, next_offset, log_end_offset),
+            // What lies beyond the bucket only the local log could tell.
+            Some(_) if next_offset > log_end_offset => None,
+            Some(_) => manifest
+                .epochs()
+                .divergence(leader_epoch, next_offset, log_end_offset),
+        };
+        match divergent_offset {
+            None => Ok(()),
+            Some(divergent_offset) => Err(PartitionError::Truncated {
+                offset: next_offset,
+                leader_epoch,
+                divergent_offset,
+            }),
+        }
+    }
+
     /// Returns where the visible part of the log ends.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::{
-    types::{Offset, OffsetRange},
+    types::{LeaderEpoch, Offset, OffsetRange},
     v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource},
 };
 use esker_tiering::reader::{Buffer, Hold, Pinned, ReadMemory};
@@ -65,6 +65,10 @@ pub(super) fn serve(
         .map_err(|detail| status(&detail))?;
     let memory = shared.reader.memory().clone();
     let offset = Offset::new(request.offset);
+    if let Some(epoch) = request.leader_epoch.filter(|epoch| *epoch > 0) {
+        let checked = partition.check_read(offset, LeaderEpoch::new(epoch));
+        checked.map_err(|error| failed(&error))?;
+    }
     let fetch = Fetch {
         wanted: wanted(&request)?,
         traffic: shared.topics.opening.traffic.clone(),

@@ -21,6 +21,7 @@ pub(super) fn refusal(kind: ErrorKind, message: impl Into<String>) -> ErrorDetai
         retry_after_ms: None,
         leader: None,
         damage_end_offset: None,
+        divergent_offset: None,
     }
 }
 
@@ -36,10 +37,17 @@ pub(super) fn partition_detail(error: &PartitionError) -> ErrorDetail {
         PartitionError::Unreadable { end_offset, .. } => Some(end_offset.get()),
         _ => None,
     };
+    let divergent_offset = match error {
+        PartitionError::Truncated {
+            divergent_offset, ..
+        } => Some(divergent_offset.get()),
+        _ => None,
+    };
     ErrorDetail {
         has_no_side_effects: error.has_no_side_effects(),
         retry_after_ms,
         damage_end_offset,
+        divergent_offset,
         ..refusal(kind, error.to_string())
     }
 }
@@ -108,7 +116,7 @@ const fn code(kind: ErrorKind) -> Code {
         | ErrorKind::CorruptBatch
         | ErrorKind::BatchTooLarge => Code::InvalidArgument,
         ErrorKind::TopicExists => Code::AlreadyExists,
-        ErrorKind::OffsetOutOfRange => Code::OutOfRange,
+        ErrorKind::OffsetOutOfRange | ErrorKind::LogTruncated => Code::OutOfRange,
         ErrorKind::OutOfOrderSequence
         | ErrorKind::ProducerFenced
         | ErrorKind::NotLeader

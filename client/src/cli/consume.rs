@@ -17,7 +17,7 @@ use super::{
     signals::{Stop, Stopping},
     start::Place,
 };
-use crate::{Fetched, Offset, PartitionId, Record};
+use crate::{Fetched, LeaderEpoch, Offset, PartitionId, Record};
 
 #[derive(Debug, Args)]
 pub(super) struct ConsumeArgs {
@@ -97,8 +97,20 @@ pub(super) async fn run(common: &Common, args: ConsumeArgs) -> anyhow::Result<()
         note(format_args!("esker: {text}"));
         return Ok(());
     }
-    let code = stop.exit_code();
-    Err(exit::Ended { text, code }.into())
+    Err(exit::Ended {
+        text,
+        code: stop.exit_code(),
+        is_final: false,
+    }
+    .into())
+}
+
+/// What an output's buffer may still hold.
+struct Unflushed {
+    records: u64,
+    partition: PartitionId,
+    next_offset: Offset,
+    leader_epoch: Option<LeaderEpoch>,
 }
 
 struct Printing {
@@ -108,8 +120,7 @@ struct Printing {
     left: u64,
     /// What the output has taken.
     printed: u64,
-    /// What its buffer may still hold: how many records, of which partition, up to where.
-    unflushed: Option<(u64, PartitionId, Offset)>,
+    unflushed: Option<Unflushed>,
     /// Behind what the output has taken.
     positions: Positions,
 }
@@ -138,9 +149,15 @@ impl Printing {
     /// Only what was written counts as printed: a full disk is noticed no earlier.
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()?;
-        if let Some((records, partition, next_offset)) = self.unflushed.take() {
+        if let Some(unflushed) = self.unflushed.take() {
+            let Unflushed {
+                records,
+                partition,
+                next_offset,
+                leader_epoch,
+            } = unflushed;
             self.printed += records;
-            self.positions.advance(partition, next_offset);
+            self.positions.advance(partition, next_offset, leader_epoch);
         }
         Ok(())
     }
@@ -155,10 +172,20 @@ impl Printing {
             self.print_record(partition, &record)?;
             self.left -= 1;
             printed += 1;
-            self.unflushed = Some((printed, partition, record.offset.advance(1)));
+            self.unflushed = Some(Unflushed {
+                records: printed,
+                partition,
+                next_offset: record.offset.advance(1),
+                leader_epoch: fetched.leader_epoch_at(record.offset),
+            });
         }
         // Also behind what was skipped.
-        self.unflushed = Some((printed, partition, fetched.next_offset()));
+        self.unflushed = Some(Unflushed {
+            records: printed,
+            partition,
+            next_offset: fetched.next_offset(),
+            leader_epoch: fetched.leader_epoch(),
+        });
         Ok(())
     }
 

@@ -59,6 +59,8 @@ pub(super) struct Damaged(pub(super) String);
 pub(super) struct Ended {
     pub(super) text: String,
     pub(super) code: u8,
+    /// What was read is gone: nothing can be continued.
+    pub(super) is_final: bool,
 }
 
 /// Prints an error and returns its exit code. After a pipe that its reader closed there is nobody to
@@ -114,7 +116,18 @@ pub(super) fn code(error: &anyhow::Error) -> u8 {
 
 /// Whether nothing can be continued after this error: what was read is gone.
 pub(super) fn is_final(error: &anyhow::Error) -> bool {
-    code(error) == NOT_FOUND
+    match error.downcast_ref::<Ended>() {
+        Some(ended) => ended.is_final,
+        None => code(error) == NOT_FOUND,
+    }
+}
+
+/// Whether what was read is gone.
+pub(super) const fn is_final_kind(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotFound | ErrorKind::TopicRecreated | ErrorKind::Truncated
+    )
 }
 
 /// The exit code of an error of the client library.
@@ -122,7 +135,7 @@ pub(super) const fn of_client(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::NotFound | ErrorKind::TopicRecreated => NOT_FOUND,
         ErrorKind::Unavailable | ErrorKind::Throttled | ErrorKind::TimedOut => OUT_OF_REACH,
-        ErrorKind::Corrupt => DAMAGED,
+        ErrorKind::Corrupt | ErrorKind::Truncated => DAMAGED,
         ErrorKind::AlreadyExists => EXISTS,
         _ => FAILED,
     }
@@ -165,6 +178,7 @@ mod tests {
             (ErrorKind::Throttled, "4"),
             (ErrorKind::TimedOut, "4"),
             (ErrorKind::Corrupt, "5"),
+            (ErrorKind::Truncated, "5"),
             (ErrorKind::AlreadyExists, "6"),
             (ErrorKind::Invalid, "1"),
             (ErrorKind::OutOfRange, "1"),

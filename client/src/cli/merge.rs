@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Fetched, Offset, PartitionId};
+use crate::{Fetched, LeaderEpoch, Offset, PartitionId};
 
 use super::source::{HEADER, Line};
 
@@ -14,6 +14,7 @@ use super::source::{HEADER, Line};
 #[derive(Debug)]
 struct Waiting {
     offset: Offset,
+    leader_epoch: Option<LeaderEpoch>,
     line: Option<Line>,
     value: Vec<u8>,
 }
@@ -29,6 +30,7 @@ pub(super) struct Merge {
 pub(super) struct Next {
     pub(super) partition: PartitionId,
     pub(super) offset: Offset,
+    pub(super) leader_epoch: Option<LeaderEpoch>,
     pub(super) value: Vec<u8>,
     /// Whether a line feed follows.
     pub(super) is_terminated: bool,
@@ -57,6 +59,7 @@ impl Merge {
             let line = place.and_then(|header| Line::decode(header.value?));
             waiting.push_back(Waiting {
                 offset: record.offset,
+                leader_epoch: fetched.leader_epoch_at(record.offset),
                 line,
                 value: record.value.unwrap_or_default().to_vec(),
             });
@@ -88,6 +91,7 @@ impl Merge {
         let partition = *first?.0;
         let Waiting {
             offset,
+            leader_epoch,
             line,
             value,
         } = self.waiting.get_mut(&partition)?.pop_front()?;
@@ -95,6 +99,7 @@ impl Merge {
         Some(Next {
             partition,
             offset,
+            leader_epoch,
             value,
             is_terminated,
         })
@@ -108,6 +113,7 @@ mod tests {
     fn at(partition: u32, lines: &[u64]) -> (PartitionId, VecDeque<Waiting>) {
         let waiting = lines.iter().map(|number| Waiting {
             offset: Offset::new(*number),
+            leader_epoch: None,
             line: Some(Line {
                 run: 1,
                 number: *number,

@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::files;
-use crate::{Client, Offset, PartitionId, SavedPosition, StartAt};
+use crate::{Client, LeaderEpoch, Offset, PartitionId, SavedPosition, StartAt};
 
 /// Offsets to start from, as people write them: `0:1000,1:2000`, or a file of `--resume`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,11 +80,23 @@ impl Positions {
         Some(self.0.get(&partition)?.next_offset)
     }
 
-    /// Everything below this offset is dealt with.
-    pub(super) fn advance(&mut self, partition: PartitionId, next_offset: Offset) {
+    /// Everything below this offset is dealt with. The record before it is of this epoch; `None`: it
+    /// was not read.
+    pub(super) fn advance(
+        &mut self,
+        partition: PartitionId,
+        next_offset: Offset,
+        leader_epoch: Option<LeaderEpoch>,
+    ) {
         if let Some(saved) = self.0.get_mut(&partition) {
-            // Of which epoch the record before it is, nobody knows here.
-            (saved.next_offset, saved.leader_epoch) = (next_offset, None);
+            (saved.next_offset, saved.leader_epoch) = (next_offset, leader_epoch);
+        }
+    }
+
+    /// Nothing is left below this offset.
+    pub(super) fn advance_to_end(&mut self, partition: PartitionId, end: Offset) {
+        if self.next_offset(partition) != Some(end) {
+            self.advance(partition, end, None);
         }
     }
 

@@ -134,7 +134,8 @@ impl Begins {
             let text = format!("partition {partition} ends at offset {end}, below {at}");
             match self {
                 Self::Saved if end < at => {
-                    anyhow::bail!("{text}: its log has lost what was read before, start over")
+                    let text = format!("{text}: its log has lost what was read before, start over");
+                    return Err(exit::Damaged(text).into());
                 }
                 Self::Offset if end < at => note(format_args!("esker: {text}; not reading it")),
                 _ => {}
@@ -258,7 +259,8 @@ impl Reader {
             at = damaged.end;
         }
         self.say_removed(partition, at, fetched.base_offset());
-        self.fetched.advance(partition, fetched.next_offset());
+        self.fetched
+            .advance(partition, fetched.next_offset(), fetched.leader_epoch());
     }
 
     /// Says what is missing at the ends of the partitions.
@@ -269,7 +271,7 @@ impl Reader {
                 && at < end
             {
                 self.say_removed(partition, at, end);
-                self.fetched.advance(partition, end);
+                self.fetched.advance_to_end(partition, end);
             }
         }
     }
@@ -294,6 +296,7 @@ impl Reader {
 pub(super) fn advised(error: Error) -> anyhow::Error {
     let advice = match error.kind() {
         ErrorKind::OutOfRange => "--skip-removed continues at the log start and says what it skips",
+        ErrorKind::Truncated => "--skip-removed continues where the log left what was read",
         ErrorKind::Corrupt => "--skip-damaged continues behind and says what it skips",
         ErrorKind::TopicRecreated => {
             "the topic was deleted and created again, its offsets mean nothing now: start over"
@@ -301,6 +304,10 @@ pub(super) fn advised(error: Error) -> anyhow::Error {
         _ => return error.into(),
     };
     let text = format!("{error}; {advice}");
-    let code = exit::of_client(error.kind());
-    exit::Ended { text, code }.into()
+    exit::Ended {
+        text,
+        code: exit::of_client(error.kind()),
+        is_final: exit::is_final_kind(error.kind()),
+    }
+    .into()
 }

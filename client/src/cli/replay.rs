@@ -209,6 +209,7 @@ impl Replay {
         exit::Ended {
             text,
             code: stop.exit_code(),
+            is_final: false,
         }
     }
 
@@ -228,9 +229,11 @@ impl Replay {
             for record in fetched {
                 let record = record.map_err(advised)?;
                 sink.write(record.value.unwrap_or_default(), true)?;
-                written.advance(fetched.partition(), record.offset.advance(1));
+                let epoch = fetched.leader_epoch_at(record.offset);
+                written.advance(fetched.partition(), record.offset.advance(1), epoch);
             }
-            written.advance(fetched.partition(), fetched.next_offset());
+            let epoch = fetched.leader_epoch();
+            written.advance(fetched.partition(), fetched.next_offset(), epoch);
             sink.reached(written)
         })
         .await
@@ -288,7 +291,8 @@ impl Replay {
                 return self.written_all();
             };
             sink.write(&next.value, next.is_terminated)?;
-            self.written.advance(next.partition, next.offset.advance(1));
+            self.written
+                .advance(next.partition, next.offset.advance(1), next.leader_epoch);
             sink.reached(&self.written)?;
         }
     }
@@ -298,7 +302,7 @@ impl Replay {
         for reader in &self.readers {
             let end = reader.reader.positions().next_offset(reader.partition);
             self.written
-                .advance(reader.partition, end.unwrap_or(Offset::ZERO));
+                .advance_to_end(reader.partition, end.unwrap_or(Offset::ZERO));
         }
         Ok(())
     }

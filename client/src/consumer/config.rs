@@ -56,14 +56,17 @@ impl Default for ConsumerConfig {
     }
 }
 
-/// What to do when the log does not hold the offset to go on from: it was trimmed, or a leader lost
-/// records that were acknowledged by it alone.
+/// What to do when the log does not hold the offset to go on from, or not the record that was read
+/// before it: it was trimmed, or a leader lost records that were acknowledged by it alone
+/// ([`ErrorKind::Truncated`](crate::ErrorKind::Truncated)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OutOfRange {
     /// Hand the error out and stop the partition, until a seek.
     #[default]
     Error,
-    /// Go on from the log start offset. Skips what was trimmed, or reads again.
+    /// Go on from the log start offset: skips what was trimmed. In a truncated log go on from where it
+    /// left what was read ([`Error::divergent_offset`](crate::Error::divergent_offset)), if the agent
+    /// knows, else from the log start offset.
     Earliest,
     /// Go on from the high watermark. Skips.
     Latest,
@@ -100,7 +103,8 @@ pub enum StartAt {
     /// are ignored. A partition without a position is read from the log start: it was added since.
     ///
     /// Fails with [`ErrorKind::TopicRecreated`](crate::ErrorKind::TopicRecreated) if the topic is
-    /// not the one they were saved for.
+    /// not the one they were saved for. A log that no longer has the record before a position is told
+    /// by the first [`Consumer::next`](super::Consumer::next): see [`OutOfRange`].
     Saved(Vec<SavedPosition>),
 }
 

@@ -122,6 +122,18 @@ impl Fetched {
         }
     }
 
+    /// Returns the epoch of the leader that appended the record at `offset`; `None` if it is not among
+    /// these records.
+    pub fn leader_epoch_at(&self, offset: Offset) -> Option<LeaderEpoch> {
+        let index = self
+            .batches
+            .partition_point(|batch| batch.header().next_offset() <= offset);
+        let header = self.batches.get(index)?.header();
+        (self.offsets.contains(&offset) && header.offsets().contains(&offset))
+            .then_some(header.leader_epoch)
+    }
+
+    /// The epoch of the last record; `None` if there are no records.
     pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
         self.batches.last().map(|batch| batch.header().leader_epoch)
     }

@@ -3,7 +3,8 @@
 //! # Order and gaps
 //!
 //! The only state is the offset to read on from. It moves when records are handed out and at no
-//! other time, so that whatever breaks, the next try begins exactly there. Responses are checked
+//! other time, so that whatever breaks, the next try begins exactly there. With it goes the leader
+//! epoch of the record before, by which the agent tells whether its log still has that. Responses are checked
 //! against it: a record that is missing is an error, one below it is left out. The one exception is
 //! [`OnDamage::Skip`]: then it moves past what cannot be read, and the next records say so.
 //!
@@ -23,7 +24,7 @@
 use std::{sync::Arc, time::Duration};
 
 use esker_proto::{
-    types::{Offset, OffsetRange},
+    types::{LeaderEpoch, Offset, OffsetRange},
     v1,
 };
 use tokio::{sync::Mutex, time::Instant};
@@ -77,6 +78,8 @@ pub(crate) struct Plan {
     pub(crate) route: Address,
     /// From where to where; up to [`Offset::MAX`]: it follows the tail.
     pub(crate) wanted: OffsetRange,
+    /// Epoch of the record before the start of `wanted`, if it was read.
+    pub(crate) leader_epoch: Option<LeaderEpoch>,
     pub(crate) response_bytes: u32,
     pub(crate) watermark: Watermark,
 }
@@ -90,6 +93,8 @@ pub(crate) struct Fetcher {
     backoff: Backoff,
     /// When the first error since the last answer was met.
     failing_since: Option<Instant>,
+    /// An agent has taken the request, so that its log has what was read before.
+    is_confirmed: bool,
     has_failed: bool,
 }
 
@@ -101,13 +106,14 @@ impl Fetcher {
             response: None,
             backoff: Backoff::new(RESUME),
             failing_since: None,
+            is_confirmed: false,
             has_failed: false,
         }
     }
 
     /// Returns the next records; `None`: the end is reached, or an error has ended it.
     pub(crate) async fn next(mut self) -> Option<(Result<Fetched>, Self)> {
-        while !self.has_failed && !self.plan.wanted.is_empty() {
+        while !self.has_failed && self.is_due() {
             let error = match self.step().await {
                 Ok(None) => continue,
                 Ok(Some(fetched)) => return Some((Ok(fetched), self)),
@@ -125,6 +131,14 @@ impl Fetcher {
         None
     }
 
+    /// Whether there is something to ask for. Also where nothing is wanted a log that lost what was read
+    /// must not pass for one that has nothing new.
+    const fn is_due(&self) -> bool {
+        let OffsetRange { start, end } = &self.plan.wanted;
+        let is_resumed = self.plan.leader_epoch.is_some() && !self.is_confirmed;
+        start.get() < end.get() || is_resumed
+    }
+
     /// Takes what is wanted of the response at hand, or else the next response.
     async fn step(&mut self) -> Result<Option<Fetched>> {
         if let Some(response) = &mut self.response {
@@ -139,7 +153,13 @@ impl Fetcher {
             None => self.responses.insert(open(&self.plan).await?),
         };
         let response = responses.message().await.map_err(Error::from_status)?;
-        let response = response.ok_or_else(|| ended_early(&self.plan))?;
+        self.is_confirmed = true;
+        let Some(response) = response else {
+            return match self.is_due() {
+                true => Err(ended_early(&self.plan)),
+                false => Ok(None),
+            };
+        };
         self.forget_failures();
         self.plan.watermark.set(response.high_watermark);
         self.response = Some(Response::new(response));
@@ -192,24 +212,24 @@ impl Fetcher {
 
     /// Moves into the log, if the offset is not and the settings say where to.
     async fn reposition(&mut self, error: Error) -> Result<()> {
+        let is_gone = matches!(error.kind(), ErrorKind::OutOfRange | ErrorKind::Truncated);
         let query = match self.plan.config.out_of_range {
-            _ if error.kind() != ErrorKind::OutOfRange => return Err(error),
+            _ if !is_gone => return Err(error),
             OutOfRange::Error => return Err(error),
             OutOfRange::Earliest => OffsetQuery::Earliest,
             OutOfRange::Latest => OffsetQuery::Latest,
         };
         // A log that is never in range does not spin.
         tokio::time::sleep(self.backoff.delay(error.retry_after())).await;
-        let Plan { client, origin, .. } = &self.plan;
-        let partitions = [origin.partition];
-        let offsets = client
-            .list_offsets(&origin.topic, Some(origin.topic_id), &partitions, query)
-            .await?;
-        let offset = offsets.get(&origin.partition).copied().flatten();
-        let offset = offset.unwrap_or_default();
+        let offset = match error.divergent_offset() {
+            // Below it nothing was lost.
+            Some(offset) if query == OffsetQuery::Earliest => offset,
+            _ => self.plan.find(query).await?,
+        };
+        let origin = &self.plan.origin;
         tracing::warn!(%error, topic = %origin.topic, partition = %origin.partition,
             from = %self.plan.wanted.start, to = %offset, "offset out of range, resetting");
-        self.plan.wanted.start = offset;
+        (self.plan.wanted.start, self.plan.leader_epoch) = (offset, None);
         Ok(())
     }
 }
@@ -222,12 +242,23 @@ impl Plan {
             topic_id: self.origin.topic_id.to_bytes(),
             partition: self.origin.partition.get(),
             offset: self.wanted.start.get(),
-            end_offset: (end != Offset::MAX).then_some(end.get()),
+            leader_epoch: self.leader_epoch.map(LeaderEpoch::get),
+            end_offset: (end != Offset::MAX).then_some(end.max(self.wanted.start).get()),
             max_bytes: self.response_bytes,
             min_bytes: self.config.wait_bytes_min,
             max_wait_ms: self.config.wait_ms_max,
             format: v1::FetchFormat::Batches.into(),
         }
+    }
+
+    async fn find(&self, query: OffsetQuery) -> Result<Offset> {
+        let Self { client, origin, .. } = self;
+        let partitions = [origin.partition];
+        let offsets = client
+            .list_offsets(&origin.topic, Some(origin.topic_id), &partitions, query)
+            .await?;
+        let offset = offsets.get(&origin.partition).copied().flatten();
+        Ok(offset.unwrap_or_default())
     }
 
     /// How long an agent may send nothing, its wait at the tail included.
@@ -280,6 +311,8 @@ fn take(plan: &mut Plan, response: &mut Response) -> Result<Option<Fetched>> {
     if batches.is_empty() && skipped.is_empty() {
         return Ok(None);
     }
+    // Of what was skipped nobody knows it.
+    plan.leader_epoch = batches.last().map(|batch| batch.header().leader_epoch);
     Ok(Some(Fetched {
         origin: plan.origin.clone(),
         offsets: start..plan.wanted.start,
@@ -302,7 +335,7 @@ fn pass(plan: &mut Plan, error: Error) -> Result<Fetched> {
         return Err(error);
     }
     tracing::warn!(%error, "records skipped");
-    plan.wanted.start = lost.end;
+    (plan.wanted.start, plan.leader_epoch) = (lost.end, None);
     Ok(Fetched {
         origin: plan.origin.clone(),
         offsets: lost.end..lost.end,
@@ -364,6 +397,7 @@ mod tests {
                 partition: PartitionId::new(0),
             },
             wanted: Offset::ZERO..Offset::MAX,
+            leader_epoch: None,
             response_bytes: 1,
             watermark: Watermark::default(),
         })
@@ -451,6 +485,21 @@ mod tests {
         for (batches, next_offset, expected) in cases {
             assert_eq!(take_all(&batches, next_offset).join(" "), expected);
         }
+    }
+
+    #[test]
+    fn request_carries_the_epoch_of_the_record_before_it_unless_that_was_skipped() {
+        let Fetcher { mut plan, .. } = fetcher_with(ConsumerConfig {
+            on_damage: OnDamage::Skip,
+            ..ConsumerConfig::default()
+        });
+        assert_eq!(plan.request().leader_epoch, None);
+        take(&mut plan, &mut response(&[plain(0)], 10)).unwrap();
+        let request = plan.request();
+        assert_eq!((request.offset, request.leader_epoch), (10, Some(3)));
+        take(&mut plan, &mut response(&[flipped(plain(10))], 20)).unwrap();
+        let request = plan.request();
+        assert_eq!((request.offset, request.leader_epoch), (20, None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -60,7 +60,7 @@ struct Lane {
     connection: Arc<SharedConnection>,
     /// Where to go on from: one past the last record handed out.
     position: Offset,
-    /// Epoch of the last record handed out.
+    /// Epoch of the record before it, if it was handed out.
     leader_epoch: Option<LeaderEpoch>,
     end: Offset,
     watermark: Watermark,
@@ -174,7 +174,7 @@ impl Consumer {
         let fetched = result?;
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.position = fetched.next_offset();
-            lane.leader_epoch = fetched.leader_epoch().or(lane.leader_epoch);
+            lane.leader_epoch = fetched.leader_epoch();
         }
         Ok(Some(fetched))
     }
@@ -304,6 +304,7 @@ impl Consumer {
             },
             route: lane.route.clone(),
             wanted: lane.position..lane.end,
+            leader_epoch: lane.leader_epoch,
             response_bytes,
             watermark: lane.watermark.clone(),
         });

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Where to read on in a partition, to be stored anywhere and given to
 /// [`StartAt::Saved`](super::StartAt::Saved) later.
 ///
-/// Names the topic by its id too, so that a topic deleted and created again is noticed.
+/// Names the topic by its id too, so that a topic deleted and created again is noticed, and the leader
+/// epoch of the last record read, so that a log which lost that record is noticed
+/// ([`ErrorKind::Truncated`](crate::ErrorKind::Truncated)).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SavedPosition {
     /// The topic's name.
@@ -22,7 +24,7 @@ pub struct SavedPosition {
     pub partition: PartitionId,
     /// The first offset that was not read.
     pub next_offset: Offset,
-    /// Epoch of the leader that appended the last record read; absent: none was read.
+    /// Epoch of the leader that appended the record before `next_offset`; absent: it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_epoch: Option<LeaderEpoch>,
 }

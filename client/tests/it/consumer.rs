@@ -446,6 +446,104 @@ async fn position_saved_for_a_deleted_topic_is_refused_in_the_next_of_its_name()
     assert!(error.to_string().contains("deleted and created again"));
 }
 
+/// 20 records of which all but 10 were lost, and 15 others that another leader appended.
+async fn truncated(agent: &FakeAgent, client: &Client) {
+    agent.truncate(0, 10);
+    fill(client, 1, 100..115).await;
+}
+
+#[tokio::test]
+async fn position_saved_before_the_log_was_truncated_is_refused_and_the_error_says_where_to_continue()
+ {
+    let (agent, client) = filled(1).await;
+    let mut before = consumer(&client, OutOfRange::Error);
+    let until = Some(End::Latest);
+    let assigned = before.assign("t", P0, StartAt::Earliest, until);
+    assigned.await.unwrap();
+    read(&mut before).await.unwrap();
+    let saved = StartAt::Saved(before.saved_positions());
+    truncated(&agent, &client).await;
+
+    let mut after = consumer(&client, OutOfRange::Error);
+    after.assign("t", P0, saved.clone(), until).await.unwrap();
+    let error = after.next().await.unwrap_err();
+
+    assert_eq!(error.kind(), ErrorKind::Truncated, "{error:?}");
+    assert!(!error.is_retryable());
+    assert_eq!(error.partition(), Some(P0));
+    assert_eq!(error.divergent_offset(), Some(Offset::new(10)));
+    for (policy, count) in [(OutOfRange::Earliest, 15), (OutOfRange::Latest, 0)] {
+        let mut after = consumer(&client, policy);
+        after.assign("t", P0, saved.clone(), until).await.unwrap();
+        let records = read(&mut after).await.unwrap();
+        assert_eq!(records.len(), count, "{policy:?}");
+        let first = records
+            .first()
+            .map(|(_, offset, value)| (*offset, value.as_str()));
+        assert_eq!(first, (count > 0).then_some((10, "0/100")), "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn log_that_lost_what_was_read_does_not_pass_for_one_that_has_nothing_new() {
+    // It ends below the position, or at it, with other records before.
+    for others in [0, 10] {
+        let (agent, client) = filled(1).await;
+        let until = Some(End::Latest);
+        let mut before = consumer(&client, OutOfRange::Error);
+        let assigned = before.assign("t", P0, StartAt::Earliest, until);
+        assigned.await.unwrap();
+        read(&mut before).await.unwrap();
+        let saved = StartAt::Saved(before.saved_positions());
+        let mut same = consumer(&client, OutOfRange::Error);
+        same.assign("t", P0, saved.clone(), until).await.unwrap();
+        assert!(same.next().await.unwrap().is_none(), "nothing is new");
+        agent.truncate(0, 10);
+        fill(&client, 1, 100..100 + others).await;
+
+        let mut after = consumer(&client, OutOfRange::Error);
+        after.assign("t", P0, saved, until).await.unwrap();
+        let error = after.next().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn reader_whose_fetch_breaks_does_not_read_on_in_a_truncated_log() {
+    let (agent, client) = filled(1).await;
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let assigned = consumer.assign("t", P0, StartAt::Earliest, None);
+    assigned.await.unwrap();
+    while consumer.position("t", P0) != Some(Offset::new(20)) {
+        consumer.next().await.unwrap().unwrap();
+    }
+    truncated(&agent, &client).await;
+    agent.cut();
+    let error = consumer.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated, "{error:?}");
+    assert_eq!(error.wire_kind(), Wire::LogTruncated);
+}
+
+#[tokio::test]
+async fn paused_partition_does_not_read_on_in_a_truncated_log() {
+    let (agent, client) = filled(1).await;
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let until = Some(End::Offset(Offset::new(25)));
+    let assigned = consumer.assign("t", P0, StartAt::Earliest, until);
+    assigned.await.unwrap();
+    while consumer.position("t", P0) != Some(Offset::new(20)) {
+        consumer.next().await.unwrap().unwrap();
+    }
+    consumer.pause("t", P0).unwrap();
+    truncated(&agent, &client).await;
+    consumer.resume("t", P0).unwrap();
+    let error = consumer.next().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated, "{error:?}");
+    let again = StartAt::Offset(error.divergent_offset().unwrap());
+    consumer.seek("t", P0, again).await.unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap().len(), 15);
+}
+
 #[tokio::test]
 async fn reader_never_steps_into_another_topic_of_the_same_name() {
     let (agent, client) = filled(1).await;

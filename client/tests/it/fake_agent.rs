@@ -70,6 +70,8 @@ const IDLE: Duration = Duration::from_millis(20);
 #[derive(Default)]
 struct Partition {
     log_start: u64,
+    /// How often its end was cut off, each time under a new leader.
+    truncations: u32,
     batches: Vec<RecordBatch>,
     /// Batches that are served with a flipped bit.
     damaged: BTreeSet<usize>,
@@ -90,6 +92,25 @@ impl Partition {
             .map_or(self.log_start, |batch| batch.header().next_offset().get())
     }
 
+    /// Checks that the record before `next_offset` is of this epoch.
+    fn check_read(&self, next_offset: u64, leader_epoch: u32) -> Result<(), v1::ErrorDetail> {
+        if next_offset <= self.log_start {
+            return Ok(());
+        }
+        let last = Offset::new(next_offset - 1);
+        let mut batches = self.batches.iter().map(RecordBatch::header);
+        let found = batches.find(|header| header.offsets().contains(&last));
+        if found.is_some_and(|header| header.leader_epoch.get() == leader_epoch) {
+            return Ok(());
+        }
+        let known = self.batches.iter().map(RecordBatch::header);
+        let known = known.filter(|header| header.leader_epoch.get() <= leader_epoch);
+        Err(v1::ErrorDetail {
+            divergent_offset: known.last().map(|header| header.next_offset().get()),
+            ..detail(ErrorKind::LogTruncated, "log was truncated")
+        })
+    }
+
     fn append(&mut self, bytes: Bytes) -> Result<v1::ProduceAck, v1::ErrorDetail> {
         let batch = RecordBatch::validate(bytes)
             .map_err(|error| detail(ErrorKind::CorruptBatch, &error.to_string()))?;
@@ -104,7 +125,8 @@ impl Partition {
             });
         }
         let base_offset = self.end();
-        let (head, body) = batch.stamped(Offset::new(base_offset), LeaderEpoch::new(1));
+        let epoch = LeaderEpoch::new(1 + self.truncations);
+        let (head, body) = batch.stamped(Offset::new(base_offset), epoch);
         let bytes = Bytes::from([&head[..], &body[..]].concat());
         self.batches
             .push(RecordBatch::validate(bytes).expect("stamping keeps a batch valid"));
@@ -161,12 +183,13 @@ pub(crate) fn detail(kind: ErrorKind, message: &str) -> v1::ErrorDetail {
         retry_after_ms: None,
         leader: None,
         damage_end_offset: None,
+        divergent_offset: None,
     }
 }
 
 fn status(detail: &v1::ErrorDetail) -> Status {
     let code = match detail.kind() {
-        ErrorKind::OffsetOutOfRange => Code::OutOfRange,
+        ErrorKind::OffsetOutOfRange | ErrorKind::LogTruncated => Code::OutOfRange,
         ErrorKind::UnknownTopic | ErrorKind::UnknownTopicId => Code::NotFound,
         _ => Code::Unavailable,
     };
@@ -357,6 +380,15 @@ impl FakeAgent {
         partition
             .batches
             .retain(|batch| batch.header().next_offset().get() > log_start);
+    }
+
+    /// Loses the batches from an offset on. What is appended from now on is another leader's.
+    pub(crate) fn truncate(&self, partition: usize, end: u64) {
+        let mut topics = self.state.topics.lock();
+        let partition = &mut topics.get_mut("t").unwrap()[partition];
+        let is_kept = |batch: &RecordBatch| batch.header().next_offset().get() <= end;
+        partition.batches.retain(is_kept);
+        partition.truncations += 1;
     }
 
     /// Writes what was kept, late. Returns the answers nobody gets.
@@ -561,6 +593,16 @@ impl Service {
         }
     }
 
+    fn was_read(&self, request: &v1::FetchRequest) -> Result<(), Status> {
+        let topics = self.0.topics.lock();
+        let partition = &topics[&request.topic][request.partition as usize];
+        let Some(epoch) = request.leader_epoch else {
+            return Ok(());
+        };
+        let checked = partition.check_read(request.offset, epoch);
+        checked.map_err(|error| status(&error))
+    }
+
     async fn fetch_all(
         self,
         mut request: v1::FetchRequest,
@@ -646,6 +688,7 @@ impl Log for Service {
         }
         let topic_id = &request.get_ref().topic_id;
         self.0.check_id(topic_id).map_err(|error| status(&error))?;
+        self.was_read(request.get_ref())?;
         self.in_range(request.get_ref())?;
         let (responses, stream) = mpsc::channel(1);
         tokio::spawn(

@@ -33,6 +33,45 @@ fn an_epoch_ends_where_the_next_one_starts() {
 }
 
 #[test]
+fn a_reader_diverges_where_the_log_has_another_record_or_none() {
+    let history = epochs(&[(2, 10), (4, 20), (5, 40)]);
+    let same = [(2, 11), (2, 20), (4, 21), (4, 40), (5, 41), (5, 50)];
+    // Read from this log before it was cut, and from ones that never were this log.
+    let others = [
+        ((2, 21), 20),
+        ((4, 45), 40),
+        ((5, 51), 50),
+        ((5, 60), 50),
+        ((3, 25), 20),
+        ((3, 15), 14),
+        ((1, 15), 10),
+        ((7, 30), 29),
+        ((7, 60), 50),
+    ];
+    for (leader_epoch, next_offset) in same {
+        let found = history.divergence(epoch(leader_epoch), at(next_offset), at(50));
+        assert_eq!(found, None, "{leader_epoch} {next_offset}");
+    }
+    for ((leader_epoch, next_offset), expected) in others {
+        let found = history.divergence(epoch(leader_epoch), at(next_offset), at(50));
+        assert_eq!(found, Some(at(expected)), "{leader_epoch} {next_offset}");
+    }
+}
+
+#[test]
+fn what_the_history_does_not_reach_is_no_divergence() {
+    let history = epochs(&[(2, 10), (4, 20)]);
+    for (leader_epoch, next_offset) in [(1, 10), (9, 10), (1, 0), (9, 0)] {
+        let found = history.divergence(epoch(leader_epoch), at(next_offset), at(50));
+        assert_eq!(found, None, "{leader_epoch} {next_offset}");
+    }
+    assert_eq!(
+        EpochHistory::new().divergence(epoch(1), at(5), at(50)),
+        None
+    );
+}
+
+#[test]
 fn neither_epochs_nor_offsets_go_backwards() {
     let mut history = epochs(&[(2, 10), (4, 20)]);
     let before = history.clone();

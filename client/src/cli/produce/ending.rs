@@ -147,6 +147,7 @@ impl Ended {
         Err(exit::Ended {
             text: failure,
             code,
+            is_final: false,
         }
         .into())
     }

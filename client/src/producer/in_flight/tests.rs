@@ -51,6 +51,7 @@ fn refusal(kind: v1::ErrorKind) -> Error {
         retry_after_ms: None,
         leader: None,
         damage_end_offset: None,
+        divergent_offset: None,
     })
 }
 

@@ -87,6 +87,7 @@ async fn resumed_replay_continues_exactly_whatever_ended_it() {
                 !partial.is_empty() && lines.starts_with(&partial),
                 "{partial}"
             );
+            assert_epochs(&notes, 1);
             // As if it had been killed after another write.
             fs::write(&output, partial + "more than the notes say").unwrap();
         }
@@ -103,6 +104,43 @@ async fn resumed_replay_continues_exactly_whatever_ended_it() {
         let exit = Esker::run(agent.address(), &args, b"").await;
         exit.assert(1, &["again must not exist without"]);
         assert_eq!(fs::read_to_string(&output).unwrap(), lines);
+    }
+}
+
+/// Checks that each position with a record before it has the epoch of that.
+fn assert_epochs(notes: &Path, leader_epoch: u64) {
+    let notes: serde_json::Value = serde_json::from_slice(&fs::read(notes).unwrap()).unwrap();
+    for position in notes["positions"].as_array().unwrap() {
+        let is_read = position["next_offset"].as_u64().unwrap() > 0;
+        let epoch = position["leader_epoch"].as_u64();
+        assert_eq!(epoch, is_read.then_some(leader_epoch), "{notes}");
+    }
+}
+
+#[tokio::test]
+async fn replay_is_not_resumed_in_a_log_that_lost_what_was_read() {
+    for unordered in [&[][..], &["--unordered"]] {
+        let agent = FakeAgent::start(1).await;
+        produce(agent.address(), &[], &["a\n", "b\n", "c\n"]).await;
+        let home = TempDir::new().unwrap();
+        let (output, notes) = (home.path().join("again"), home.path().join("notes"));
+        let more = [&["--resume", notes.to_str().unwrap()], unordered].concat();
+        let args = args(&output, &more);
+        Esker::run(agent.address(), &args, b"").await.assert(0, &[]);
+        assert_epochs(&notes, 1);
+        agent.truncate(0, 1);
+        produce(agent.address(), &[], &["d\n", "e\n", "f\n"]).await;
+
+        let exit = Esker::run(agent.address(), &args, b"").await;
+
+        exit.assert(5, &["log was truncated", "--skip-removed continues"]);
+        assert!(!exit.stderr.contains("the same command"), "{exit:?}");
+        assert_eq!(fs::read_to_string(&output).unwrap(), "a\nb\nc\n");
+        let args = [&args[..], &["--skip-removed"]].concat();
+        let exit = Esker::run(agent.address(), &args, b"").await;
+        exit.assert(0, &["partition 0 is read again from offset 1"]);
+        assert_eq!(fs::read_to_string(&output).unwrap(), "a\nb\nc\nd\ne\nf\n");
+        assert_epochs(&notes, 2);
     }
 }
 

@@ -7,6 +7,9 @@ use std::{
     process::{Command, Output},
 };
 
+use esker_client::{
+    Client, Consumer, ConsumerConfig, End, ErrorKind, Offset, OutOfRange, PartitionId, StartAt,
+};
 use esker_tests::agent::{AgentProcess, Plan, directory_url, until};
 use tempfile::TempDir;
 
@@ -216,6 +219,79 @@ async fn a_flipped_bit_in_the_last_batch_is_offline_until_it_is_cut_and_kept_asi
     .find(|path| path.to_string_lossy().contains(&name))
     .unwrap();
     assert!(bytes.ends_with(&fs::read(part).unwrap()));
+}
+
+/// Reads partition 0 from a start to its end.
+async fn read(
+    client: &Client,
+    start: StartAt,
+    out_of_range: OutOfRange,
+) -> (Consumer, esker_client::Result<u64>) {
+    let mut consumer = client.consumer(ConsumerConfig {
+        out_of_range,
+        ..ConsumerConfig::default()
+    });
+    let (partition, until) = (PartitionId::new(0), Some(End::Latest));
+    let assigned = consumer.assign(TOPIC, partition, start, until);
+    assigned.await.unwrap();
+    let mut records = 0;
+    loop {
+        match consumer.next().await {
+            Ok(Some(fetched)) => records += fetched.record_count(),
+            Ok(None) => return (consumer, Ok(records)),
+            Err(error) => return (consumer, Err(error)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_records_that_were_lost_is_told_so_although_others_have_their_offsets() {
+    let home = TempDir::new().unwrap();
+    let plan = Plan::new(directory_url(home.path()), home.path());
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let client = connect(agent.grpc).await;
+    create(&client, 2).await;
+    for partition in 0..2 {
+        produce(&agent, partition, RECORDS / 4).await;
+    }
+    let (consumer, records) = read(&client, StartAt::Earliest, OutOfRange::Error).await;
+    assert_eq!(records.unwrap(), RECORDS);
+    let saved = StartAt::Saved(consumer.saved_positions());
+    until_noted(home.path()).await;
+    agent.kill().unwrap();
+    let path = segment_of(home.path(), 0);
+    let length = fs::metadata(&path).unwrap().len();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(length / 6 * 4).unwrap();
+    let name = name_of(home.path(), 0);
+    let repaired = command(home.path(), &["repair", "--partition", &name, "--execute"]);
+    assert!(repaired.status.success(), "{}", said(&repaired));
+
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let client = connect(agent.grpc).await;
+    // Before and after there are others at the offset to continue from.
+    for end in [16, RECORDS + 4] {
+        let (_, records) = read(&client, saved.clone(), OutOfRange::Error).await;
+        let error = records.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{error:?}");
+        assert_eq!(error.divergent_offset(), Some(Offset::new(16)));
+        let (_, records) = read(&client, saved.clone(), OutOfRange::Earliest).await;
+        assert_eq!(records.unwrap(), end - 16);
+        produce(&agent, 0, 3).await;
+    }
+    // In the bucket it is told the same.
+    seal(&client, true).await;
+    let (_, records) = read(&client, saved, OutOfRange::Error).await;
+    assert_eq!(records.unwrap_err().kind(), ErrorKind::Truncated);
+    // What is read anew has an epoch that the log knows, over a restart too.
+    let (consumer, _) = read(&client, StartAt::Earliest, OutOfRange::Error).await;
+    let saved = StartAt::Saved(consumer.saved_positions());
+    agent.kill().unwrap();
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let client = connect(agent.grpc).await;
+    produce(&agent, 0, 1).await;
+    let (_, records) = read(&client, saved, OutOfRange::Error).await;
+    assert_eq!(records.unwrap(), 4);
 }
 
 fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
