@@ -1,5 +1,7 @@
 //! What an agent offers to callers without Esker's client: plain records, health, reflection, pages.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use esker_agent::agent::Agent;
 use esker_proto::v1::{
@@ -9,6 +11,11 @@ use esker_proto::v1::{
 use esker_tests::agent::{Plan, directory_url, page};
 use futures::StreamExt;
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
 use tonic::{Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{
@@ -256,6 +263,60 @@ async fn streams_that_a_stop_cuts_off_end_as_unavailable() {
         assert_eq!(detail.kind(), ErrorKind::ShuttingDown);
         assert!(detail.is_retryable);
     }
+}
+
+/// Connects a client to an agent, and passes on no more than the first bytes of what the client sends.
+async fn pass_on(listener: TcpListener, agent: SocketAddr, bytes: u64, all_passed: &Notify) {
+    let (client, _) = listener.accept().await.unwrap();
+    let agent = TcpStream::connect(agent).await.unwrap();
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_agent, mut to_agent) = agent.into_split();
+    let there = async {
+        _ = tokio::io::copy(&mut (&mut from_client).take(bytes), &mut to_agent).await;
+        all_passed.notify_one();
+        // A client that cannot write does not read either.
+        _ = tokio::io::copy(&mut from_client, &mut tokio::io::sink()).await;
+        _ = to_agent.shutdown().await;
+    };
+    let back = tokio::io::copy(&mut from_agent, &mut to_client);
+    _ = tokio::join!(there, back);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_request_that_a_stop_cuts_off_ends_as_unavailable() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, is_half_sent) = (listener.local_addr().unwrap(), Notify::new());
+    // A frame of 1 MiB, and a part of the next.
+    let passing = pass_on(listener, agent.grpc_address(), 3 << 19, &is_half_sent);
+    let small = ProduceRequest {
+        topic: TOPIC.to_owned(),
+        batch: batch(&["a"]),
+        ..ProduceRequest::default()
+    };
+    let large = ProduceRequest {
+        batch: vec![0; 3 << 20].into(),
+        ..small.clone()
+    };
+    let produced = async {
+        let mut raw = Raw::connect(address).await;
+        let requests = futures::stream::iter([small, large]);
+        let mut answers = raw.log.produce(requests).await.unwrap().into_inner();
+        let first = answers.message().await.unwrap().unwrap();
+        assert!(matches!(first.result, Some(Answer::Ack(_))), "{first:?}");
+        is_half_sent.notified().await;
+        let ended = async {
+            let status = answers.message().await.unwrap_err();
+            drop((answers, raw));
+            status
+        };
+        tokio::join!(ended, agent.stop()).0
+    };
+    let (status, ()) = tokio::join!(produced, passing);
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert_eq!(detail(&status).kind(), ErrorKind::ShuttingDown);
+    assert!(detail(&status).has_no_side_effects);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
