@@ -442,7 +442,28 @@ fn partition_json(p: &PartitionDescription) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Parser, error::ErrorKind};
+
     use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn command_line_refuses_options_out_of_bounds() {
+        for option in [
+            ["--partitions", "0"],
+            ["--batch-bytes-max", "5GiB"],
+            ["--batch-bytes-max", "10B"],
+            ["--segment-bytes", "0"],
+            ["--segment-age", "1ms"],
+            ["--retention", "1ms"],
+        ] {
+            for command in ["create", "alter"] {
+                let args = [&["esker", "topic", command, "t"], &option[..]].concat();
+                let error = Cli::try_parse_from(&args).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ValueValidation, "{args:?} {error}");
+            }
+        }
+    }
 
     #[test]
     fn options_out_of_bounds_are_refused_before_anything_is_sent() {

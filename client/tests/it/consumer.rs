@@ -333,7 +333,11 @@ async fn unknown_partition_is_not_assigned() {
 #[tokio::test]
 async fn idle_follower_outlives_any_number_of_breaks() {
     let (agent, client) = filled(1).await;
-    let mut consumer = consumer(&client, OutOfRange::Error);
+    // Longer than each of them takes, and shorter than all of them.
+    let mut consumer = client.consumer(ConsumerConfig {
+        give_up_after: Some(Duration::from_secs(5)),
+        ..ConsumerConfig::default()
+    });
     consumer
         .assign("t", P0, StartAt::Latest, None)
         .await
@@ -343,6 +347,7 @@ async fn idle_follower_outlives_any_number_of_breaks() {
             // Once there is a second one, the first has arrived.
             agent.idle_answer().await;
             agent.idle_answer().await;
+            pass(Duration::from_secs(4)).await;
             agent.cut();
         }
         agent.idle_answer().await;

@@ -621,6 +621,10 @@ fn no_delivery_is_left_open_when_the_runtime_ends_while_its_batch_is_compressed(
     });
     clients.shutdown_background();
     drop(release);
-    let error = others.block_on(delivery.unwrap()).unwrap_err();
+    let told = others.block_on(async {
+        let patience = Duration::from_secs(30);
+        tokio::time::timeout(patience, delivery.unwrap()).await
+    });
+    let error = told.expect("the delivery is left open").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
 }

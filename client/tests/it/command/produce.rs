@@ -136,6 +136,25 @@ async fn second_signal_ends_at_once_and_names_what_is_in_doubt() {
 }
 
 #[tokio::test]
+async fn signal_while_the_agent_does_not_answer_names_what_is_in_doubt() {
+    let agent = FakeAgent::start(1).await;
+    agent.on_produce([ProduceFault::Keep]);
+    let mut esker = Esker::start(agent.address(), PRODUCE);
+    esker.feed("1\n2\n3\n").await;
+    until("the agent has it", || agent.kept() > 0).await;
+    esker.signal(Signal::TERM);
+    let exit = esker.ended().await;
+    exit.assert(
+        4,
+        &[
+            "for 8s at most",
+            "may or may not be in the log: lines 1 to 3",
+            "continue with line 4",
+        ],
+    );
+}
+
+#[tokio::test]
 async fn hangup_that_nohup_ignores_stays_ignored() {
     let agent = FakeAgent::start(1).await;
     let esker = env!("CARGO_BIN_EXE_esker");
