@@ -465,14 +465,20 @@ async fn room_is_the_same_after_records_without_a_key_waited_for_it() {
 async fn every_clone_s_flush_tells_of_a_record_that_failed() {
     let agent = FakeAgent::start(1).await;
     let producer = producer(&agent, ProducerConfig::default()).await;
-    let too_large = detail(Wire::BatchTooLarge, "too large");
-    agent.on_produce([ProduceFault::Refuse(too_large)]);
-    drop(producer.send(RecordRef::new(b"a")).await.unwrap());
+    let too_large = || ProduceFault::Refuse(detail(Wire::BatchTooLarge, "too large"));
     let other = producer.clone();
-    let (one, two) = tokio::join!(producer.flush(), other.flush());
-    assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
-    producer.flush().await.unwrap();
-    other.flush().await.unwrap();
+    // While they wait for it, and after it has failed.
+    for has_failed in [false, true] {
+        agent.on_produce([too_large()]);
+        let delivery = producer.send(RecordRef::new(b"a")).await.unwrap();
+        if has_failed {
+            delivery.await.unwrap_err();
+        }
+        let (one, two) = tokio::join!(producer.flush(), other.flush());
+        assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
+        producer.flush().await.unwrap();
+        other.flush().await.unwrap();
+    }
 }
 
 #[tokio::test]
