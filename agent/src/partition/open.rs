@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     actor::{Actor, Links},
     archiver::{Archiver, ArchiverContext, Sealed},
+    drops::Superfluous,
     error::repair,
     handle::PartitionHandle,
     offline::{SetAside, set_aside},
@@ -482,6 +483,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
     let is_confirmed = Arc::new(AtomicBool::new(archive.is_some()));
     let settings_in = Arc::new(watch::Sender::new(settings));
     let sealed_in = watch::Sender::new(Sealed::default());
+    let superfluous_in = watch::Sender::new(Superfluous::default());
     let (view_in, view) = watch::channel(View::of(&log));
     let archiver = Archiver {
         context: Arc::clone(&opening.archiver),
@@ -491,6 +493,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         with,
         is_confirmed: Arc::clone(&is_confirmed),
         sealed: sealed_in.subscribe(),
+        superfluous: superfluous_in.subscribe(),
         manifest: published,
         settings: settings_in.subscribe(),
         asks,
@@ -505,6 +508,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         settings: settings_in.subscribe(),
         view: view_in,
         sealed: sealed_in,
+        superfluous: superfluous_in,
         limits: Arc::clone(&opening.limits),
         traffic: opening.traffic.clone(),
         clocks: opening.archiver.clocks.clone(),
