@@ -545,9 +545,18 @@ impl Service {
         }
     }
 
-    fn next_response(&self, request: &v1::FetchRequest) -> Option<v1::FetchResponse> {
+    /// What the log has from the request's offset on; `None` while there is nothing. Like an
+    /// agent's, a stream does not outlive a truncation: that is why it has to say how many it knew.
+    fn next_response(
+        &self,
+        request: &v1::FetchRequest,
+        truncations: u32,
+    ) -> Result<Option<v1::FetchResponse>, Status> {
         let topics = self.0.topics.lock();
         let partition = &topics[&request.topic][request.partition as usize];
+        if partition.truncations != truncations {
+            return Err(Status::unavailable("another leader serves this log"));
+        }
         let batches = partition.batches.iter().enumerate();
         let from = batches
             .skip_while(|(_, batch)| batch.header().next_offset().get() <= request.offset)
@@ -560,14 +569,14 @@ impl Service {
             }
             next_offset = Some(batch.header().next_offset().get());
         }
-        Some(v1::FetchResponse {
+        Ok(next_offset.map(|next_offset| v1::FetchResponse {
             batches: bytes.into(),
-            next_offset: next_offset?,
+            next_offset,
             high_watermark: partition.end(),
             log_start_offset: partition.log_start,
             source: v1::FetchSource::Tail.into(),
             ..v1::FetchResponse::default()
-        })
+        }))
     }
 
     fn idle_response(&self, request: &v1::FetchRequest) -> v1::FetchResponse {
@@ -593,19 +602,21 @@ impl Service {
         }
     }
 
-    fn was_read(&self, request: &v1::FetchRequest) -> Result<(), Status> {
+    /// Checks that the log still has what the reader has read. Returns how often it was truncated.
+    fn was_read(&self, request: &v1::FetchRequest) -> Result<u32, Status> {
         let topics = self.0.topics.lock();
         let partition = &topics[&request.topic][request.partition as usize];
-        let Some(epoch) = request.leader_epoch else {
-            return Ok(());
-        };
-        let checked = partition.check_read(request.offset, epoch);
-        checked.map_err(|error| status(&error))
+        if let Some(epoch) = request.leader_epoch {
+            let checked = partition.check_read(request.offset, epoch);
+            checked.map_err(|error| status(&error))?;
+        }
+        Ok(partition.truncations)
     }
 
     async fn fetch_all(
         self,
         mut request: v1::FetchRequest,
+        truncations: u32,
         fault: Option<FetchFault>,
         responses: mpsc::Sender<Result<v1::FetchResponse, Status>>,
     ) {
@@ -630,7 +641,14 @@ impl Service {
             if request.end_offset.is_some_and(|end| request.offset >= end) {
                 return;
             }
-            let Some(mut response) = self.next_response(&request) else {
+            let response = match self.next_response(&request, truncations) {
+                Ok(response) => response,
+                Err(gone) => {
+                    _ = responses.send(Err(gone)).await;
+                    return;
+                }
+            };
+            let Some(mut response) = response else {
                 tokio::select! {
                     () = changed => continue,
                     () = responses.closed() => return,
@@ -688,12 +706,12 @@ impl Log for Service {
         }
         let topic_id = &request.get_ref().topic_id;
         self.0.check_id(topic_id).map_err(|error| status(&error))?;
-        self.was_read(request.get_ref())?;
+        let truncations = self.was_read(request.get_ref())?;
         self.in_range(request.get_ref())?;
         let (responses, stream) = mpsc::channel(1);
         tokio::spawn(
             self.clone()
-                .fetch_all(request.into_inner(), fault, responses),
+                .fetch_all(request.into_inner(), truncations, fault, responses),
         );
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
