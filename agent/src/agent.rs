@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use esker_proto::types::{ManifestVersion, TopicId};
+use esker_proto::types::{ManifestVersion, TopicId, TopicPartition};
 use esker_tiering::{
     archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget},
     chain::RetryPolicy,
@@ -29,7 +29,7 @@ use crate::{
     cluster,
     config::Settings,
     connections::Connections,
-    control::{Controller, Led, Member},
+    control::{Controller, Drained, Led, Member},
     data_dir::{DataDir, LockedDir},
     descriptors::Descriptors,
     health::{Health, Phase},
@@ -273,12 +273,33 @@ async fn flush(shared: &Shared, timed: &mut Stopwatch) -> bool {
     if !close_partitions(shared, timed).await {
         return false;
     }
-    let recorded = shared.controller.drained().await;
+    let recorded = shared.controller.drained(newest_manifests(shared)).await;
     timed.lap("record the drain");
     if let Err(error) = &recorded {
         tracing::warn!(%error, "the drain could not be recorded");
     }
     recorded.is_ok()
+}
+
+/// Returns which manifests name what this agent leaves.
+fn newest_manifests(shared: &Shared) -> Vec<Drained> {
+    let topics = shared.registry.topics();
+    let partitions = topics.iter().flat_map(|topic| topic.partitions());
+    let drained = partitions.filter_map(|partition| {
+        let manifest = partition.manifest();
+        let TopicPartition {
+            topic_id,
+            partition,
+        } = partition.topic_partition();
+        let manifest_version = manifest.header().version;
+        (manifest_version > ManifestVersion::default()).then(|| Drained {
+            topic_id,
+            partition,
+            manifest_version,
+            tiered_offset: manifest.tiered_offset(),
+        })
+    });
+    drained.collect()
 }
 
 fn note_left(partition: &PartitionHandle, error: &impl std::fmt::Display) {
@@ -581,6 +602,7 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
         let start = Start::Existing {
             leader_epoch: led.leader_epoch,
             led_since: led.led_since,
+            left: led.left,
         };
         let opening = Arc::clone(&shared.topics.opening);
         async move { open_or_set_aside(&opening, led.at, start, settings).await }

@@ -5,7 +5,9 @@ use std::sync::{Arc, atomic::AtomicBool};
 use esker_index::Manifest;
 use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicId, TopicPartition};
 use esker_tiering::{
-    archive::{self, Archive, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything},
+    archive::{
+        self, Archive, LeftAt, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything,
+    },
     env::TaskSet,
     scrub::repair_command,
 };
@@ -64,6 +66,8 @@ pub(crate) enum Start {
         /// Since this epoch no other agent led it: a local log that is older may have been overtaken,
         /// and is discarded.
         led_since: LeaderEpoch,
+        /// The manifest that was its newest when a leader left with all of it in the bucket.
+        left: Option<LeftAt>,
     },
 }
 
@@ -217,15 +221,18 @@ async fn open_chain(
 ) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
     let leader_epoch = start.leader_epoch();
-    let led_since = match start {
-        Start::New => leader_epoch,
-        Start::Existing { led_since, .. } => led_since,
+    let (led_since, left) = match start {
+        Start::New => (leader_epoch, None),
+        Start::Existing {
+            led_since, left, ..
+        } => (led_since, left),
     };
     let remembered = recall(opening, at, start).await?;
     let mut with = OpenWith {
         file: Some(opening.data_dir.manifest_file(at)),
         has_garbage: remembered.as_ref().is_none_or(|known| known.has_garbage),
         local: None,
+        left,
     };
     let empty = || Arc::new(Manifest::create(context.cluster_id, at));
     let is_known = remembered.is_some();

@@ -31,7 +31,7 @@ use esker_index::{Manifest, SegmentMeta};
 use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
 use tokio::sync::watch;
 
-pub use beyond::{LocalExtent, LocalLog};
+pub use beyond::{LeftAt, LocalExtent, LocalLog};
 pub use budget::UploadBudget;
 pub use delete::delete_everything;
 pub use garbage::Collected;
@@ -107,6 +107,8 @@ pub struct OpenWith {
     /// bucket has beyond that came from somebody else, who passes for this owner, or is what only a
     /// lost manifest can have named.
     pub local: Option<LocalExtent>,
+    /// What the last owner that left in order said of its newest manifest.
+    pub left: Option<LeftAt>,
 }
 
 impl OpenWith {
@@ -185,8 +187,9 @@ impl Archive {
     }
 
     /// As [`Archive::open_into`], for a partition that was led before. Refuses, before it writes anything,
-    /// if segments lie above the newest manifest that only a lost one can have named; `local` tells
-    /// them from uploads that were never committed. See `beyond` for how.
+    /// if segments lie above the newest manifest that only a lost one can have named, or if the last owner
+    /// that left in order had a newer one; `local` tells the former from uploads that were never
+    /// committed. See `beyond` for how.
     ///
     /// # Errors
     ///
@@ -243,6 +246,7 @@ impl Archive {
             local,
             known: &known,
             is_remembered: with.local.is_some(),
+            left: with.left,
         };
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
         let manifest = &chain.tip().body;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use esker_client::{AlterTopicRequest, TopicSettings};
 use esker_proto::v1::ErrorKind;
 use esker_tests::{
-    agent::{Plan, repair, until},
+    agent::{Plan, give_up, repair, until},
     s3::S3Server,
 };
 use esker_tiering::store::StoreUrl;
@@ -129,6 +129,57 @@ async fn a_drain_does_not_claim_what_somebody_deleted_from_the_bucket() {
         }
     }
     assert!(!agent.drain().await.is_complete);
+}
+
+/// Nothing lies above what is left: only the record of the drain tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_offset_is_used_twice_after_a_manifest_went_with_all_it_alone_named() {
+    let server = S3Server::builder().bucket(BUCKET).start().await.unwrap();
+    let home = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), home.path())
+        .start()
+        .await
+        .unwrap();
+    let client = connect(agent.grpc_address()).await;
+    create(&client, 1).await;
+    publish(&client, 0..10).await;
+    seal(&client, false).await;
+    let before = server.keys(BUCKET);
+    publish(&client, 10..20).await;
+    assert!(agent.drain().await.is_complete);
+    for key in server.keys(BUCKET) {
+        if key.contains("/topics/") && !before.contains(&key) {
+            assert!(server.remove(BUCKET, &key));
+        }
+    }
+
+    let disk = TempDir::new().unwrap();
+    let agent = Plan::new(s3_url(&server), disk.path());
+    let started = agent.start().await.unwrap();
+    let client = connect(started.grpc_address()).await;
+    let reason = describe(&client).await[0].offline_reason.clone();
+    assert!(reason.contains("/manifest/"), "{reason}");
+    assert!(reason.contains("`esker bucket repair --store "), "{reason}");
+    let mut raw = Raw::connect(started.grpc_address()).await;
+    let refused = raw.produce(TOPIC, 0, batch(&["x"])).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CorruptData, "{refused:?}");
+    // A drain of an agent that could not open it forgets nothing.
+    started.drain().await;
+    let started = agent.start().await.unwrap();
+    let client = connect(started.grpc_address()).await;
+    assert_ne!(describe(&client).await[0].offline_reason, "");
+    started.stop().await;
+
+    give_up(&s3_url(&server)).await.unwrap();
+
+    let started = agent.start().await.unwrap();
+    let client = connect(started.grpc_address()).await;
+    assert_eq!(describe(&client).await[0].offline_reason, "");
+    replay_all(&client, 10).await;
+    publish(&client, 10..30).await;
+    replay_all(&client, 30).await;
+    assert!(started.drain().await.is_complete);
+    assert_intact(&s3_url(&server)).await;
 }
 
 /// Deletes all that topics have, and returns the keys.
