@@ -1,6 +1,6 @@
 //! The task that owns a partition. One method for each thing that can happen.
 
-use std::{future::pending, sync::Arc};
+use std::{future::pending, path::Path, sync::Arc};
 
 use esker_index::{
     Manifest,
@@ -63,6 +63,7 @@ struct Waiting {
 /// What a partition's task talks to.
 #[derive(Debug)]
 pub(super) struct Links {
+    pub(super) data_dir: Arc<Path>,
     pub(super) inbox: mpsc::Receiver<Message>,
     pub(super) events: LogEvents,
     pub(super) manifest: watch::Receiver<Arc<Manifest>>,
@@ -337,6 +338,7 @@ impl Actor {
         }
         let damaged = Damaged {
             at: self.at,
+            data_dir: Arc::clone(&self.links.data_dir),
             source,
         };
         tracing::error!(partition = %self.at, error = %damaged, "partition is offline; the others are served");

@@ -1,6 +1,6 @@
 //! What a partition answers when it cannot do what was asked.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use esker_index::producers::ProducerError;
 use esker_proto::{
@@ -8,28 +8,34 @@ use esker_proto::{
     types::{LeaderEpoch, Offset, TopicPartition},
     v1::ErrorKind,
 };
+use esker_tiering::scrub::quoted;
 
 use super::{open::OpenError, timestamps::TimestampError};
 
 /// What is damaged in a partition's local log, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{source}; {}", repair(*at, source))]
+#[error("{source}; {}", repair(*at, data_dir, source))]
 pub struct Damaged {
     /// Which partition.
     pub at: TopicPartition,
+    /// The agent's data directory.
+    pub data_dir: Arc<Path>,
     /// What is wrong, and where.
     pub source: Arc<crate::log::Error>,
 }
 
 /// Says how an operator repairs a local log.
-pub(super) fn repair(at: TopicPartition, error: &crate::log::Error) -> String {
+pub(super) fn repair(at: TopicPartition, data_dir: &Path, error: &crate::log::Error) -> String {
     let how = match error.is_repaired_by_a_cut() {
         true => "",
         false => " --discard",
     };
+    // It may be pasted into a shell that stands elsewhere.
+    let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    let data_dir = quoted(&data_dir.to_string_lossy());
     format!(
-        "stop the agent, and restore the files or run `esker-agent log repair --partition {at}{how}`; \
-         see docs/damage.md"
+        "stop the agent, and restore the files or run `esker-agent log repair --data-dir {data_dir} \
+         --partition {at}{how}`; see docs/damage.md"
     )
 }
 

@@ -1,6 +1,9 @@
 //! Opens a partition: what the bucket has, what the disk has, and the two tasks that own them.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use esker_index::Manifest;
 use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicId, TopicPartition};
@@ -94,10 +97,12 @@ pub enum OpenError {
         source: esker_tiering::Error,
     },
     /// Its local log cannot be recovered.
-    #[error("local log cannot be opened. partition=`{at}`: {source}{}", advice(*at, .source))]
+    #[error("local log cannot be opened. partition=`{at}`: {source}{}", advice(*at, data_dir, .source))]
     Log {
         /// Which.
         at: TopicPartition,
+        /// The agent's data directory.
+        data_dir: Arc<Path>,
         /// Why.
         source: log::Error,
     },
@@ -156,9 +161,9 @@ fn bucket_repair(at: TopicPartition, store: &str, source: &esker_tiering::Error)
 }
 
 /// Says what to do about a log that cannot be opened.
-fn advice(at: TopicPartition, error: &log::Error) -> String {
+fn advice(at: TopicPartition, data_dir: &Path, error: &log::Error) -> String {
     if error.kind() == log::ErrorKind::Corrupt {
-        return format!("; {}", repair(at, error));
+        return format!("; {}", repair(at, data_dir, error));
     }
     match (error.is_disk_full(), error.is_of_one_file()) {
         (true, _) => {
@@ -386,7 +391,7 @@ async fn open_on(
     });
     begin_epoch(&mut log, leader_epoch)
         .await
-        .map_err(|source| OpenError::Log { at, source })?;
+        .map_err(|source| opening.cannot_open(at, source))?;
     let parts = Parts {
         at,
         leader_epoch,
@@ -406,10 +411,10 @@ async fn open_log(
     manifest: Arc<Manifest>,
     led_since: LeaderEpoch,
 ) -> Result<(LocalLog, LogEvents), OpenError> {
-    let opening = Arc::clone(opening);
-    let tasks = opening.tasks.clone();
+    let (tasks, opener) = (opening.tasks.clone(), Arc::clone(opening));
     let tiered_offset = manifest.tiered_offset();
     let work = move || {
+        let opening = &opener;
         let dir = opening.data_dir.partition(at);
         log::finish_removal(&dir)?;
         // Only what is known to be older goes; whatever else is odd about it, recovery refuses.
@@ -418,14 +423,14 @@ async fn open_log(
             tracing::info!(partition = %at, "discarding a local log that another leader overtook");
             log::remove_dir(&dir)?;
         }
-        let recover_at = recover_at(&opening, at, led_since, &manifest);
+        let recover_at = recover_at(opening, at, led_since, &manifest);
         LocalLog::open(&opening.flush_pool, &dir, &recover_at)
     };
     let opened = tasks
         .spawn_blocking(work)
         .await
         .map_err(|_| OpenError::ShuttingDown)?;
-    let (log, events, recovered) = opened.map_err(|source| OpenError::Log { at, source })?;
+    let (log, events, recovered) = opened.map_err(|source| opening.cannot_open(at, source))?;
     report(at, &recovered, tiered_offset);
     let log_end_offset = recovered.log_end_offset;
     tracing::debug!(partition = %at, %log_end_offset, was_clean = recovered.was_clean, "log opened");
@@ -509,6 +514,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         scan_at: None,
     };
     let links = Links {
+        data_dir: opening.data_dir.root().into(),
         inbox: messages,
         events,
         manifest: manifest.clone(),
@@ -541,6 +547,15 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
 }
 
 impl Opening {
+    fn cannot_open(&self, at: TopicPartition, source: log::Error) -> OpenError {
+        let data_dir = self.data_dir.root().into();
+        OpenError::Log {
+            at,
+            data_dir,
+            source,
+        }
+    }
+
     /// Deletes the objects of a partition whose topic has a tombstone, and returns how many.
     pub(crate) async fn delete_remote(
         &self,

@@ -18,7 +18,7 @@ pub fn verify_command(store: impl fmt::Display) -> String {
 }
 
 /// Quotes a word for a shell, if it needs that.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

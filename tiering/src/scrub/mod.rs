@@ -22,7 +22,7 @@ mod verify;
 use std::{fmt, time::Duration};
 
 pub use chain_choice::Candidate;
-pub use command::{repair_command, verify_command};
+pub use command::{quoted, repair_command, verify_command};
 pub use gc::{GarbageObject, GarbagePlan, Unjudged};
 pub use rebuild::{RebuildOptions, RebuildReport, Refusal};
 pub use report::{Anomaly, Damage, Progress, VerifyReport};

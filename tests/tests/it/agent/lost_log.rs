@@ -82,34 +82,34 @@ async fn killed(home: &TempDir) -> Plan {
     plan
 }
 
-/// Starts the agent, and expects partition 0 offline for these reasons and 1 served.
-async fn is_offline(plan: &Plan, home: &TempDir, parts: &[&str]) {
+/// Runs the repair that a reason names, as pasted into a shell with `more` behind it.
+fn pasted(reason: &str, more: &str) -> Output {
+    let (_, order) = reason.split_once("run `esker-agent ").unwrap();
+    let (order, _) = order.split_once('`').unwrap();
+    let script = format!("{PROGRAM} {order} {more}");
+    Command::new("sh").args(["-c", &script]).output().unwrap()
+}
+
+/// Starts the agent, and expects partition 0 offline for these reasons and 1 served. Returns the reason.
+async fn is_offline(plan: &Plan, parts: &[&str]) -> String {
     let agent = plan.spawn(PROGRAM).await.unwrap();
     let at = describe(&connect(agent.grpc).await).await;
-    let order = format!("log repair --partition {}", name_of(home.path(), 0));
-    for part in parts.iter().copied().chain([order.as_str()]) {
-        let reason = &at[0].offline_reason;
+    let reason = &at[0].offline_reason;
+    for part in parts.iter().copied() {
         assert!(reason.contains(part), "`{part}` is not in `{reason}`");
     }
     assert_eq!(
         (at[1].offline_reason.as_str(), at[1].high_watermark),
         ("", RECORDS)
     );
-    let beside = command(
-        home.path(),
-        &[
-            "repair",
-            "--partition",
-            &name_of(home.path(), 0),
-            "--execute",
-        ],
-    );
+    let beside = pasted(reason, "--execute");
     assert_eq!(beside.status.code(), Some(74), "{}", said(&beside));
     agent.kill().unwrap();
+    reason.clone()
 }
 
-/// Repairs partition 0, and expects it served up to `end` afterwards.
-async fn is_repaired(plan: &Plan, home: &TempDir, end: u64) {
+/// Repairs partition 0 as the reason says, and expects it served up to `end` afterwards.
+async fn is_repaired(plan: &Plan, home: &TempDir, reason: &str, end: u64) {
     let verified = command(home.path(), &["verify"]);
     assert_eq!(verified.status.code(), Some(1), "{}", said(&verified));
     assert_eq!(
@@ -119,7 +119,7 @@ async fn is_repaired(plan: &Plan, home: &TempDir, end: u64) {
         said(&verified)
     );
     let name = name_of(home.path(), 0);
-    let dry = command(home.path(), &["repair", "--partition", &name]);
+    let dry = pasted(reason, "");
     assert!(
         dry.status.success() && said(&dry).contains("dry run"),
         "{}",
@@ -128,7 +128,7 @@ async fn is_repaired(plan: &Plan, home: &TempDir, end: u64) {
     let again = command(home.path(), &["verify"]);
     assert_eq!(said(&again), said(&verified), "a dry run changes nothing");
 
-    let repaired = command(home.path(), &["repair", "--partition", &name, "--execute"]);
+    let repaired = pasted(reason, "--execute");
 
     assert!(repaired.status.success(), "{}", said(&repaired));
     let aside = home
@@ -166,8 +166,8 @@ async fn a_partition_directory_that_is_gone_is_offline_until_its_loss_is_accepte
     fs::remove_dir_all(log_dir(home.path(), 0)).unwrap();
     fs::create_dir_all(log_dir(home.path(), 0)).unwrap();
     let flushed = format!("acknowledged_below=`{RECORDS}`");
-    is_offline(&plan, &home, &["gone with all its files", &flushed]).await;
-    is_repaired(&plan, &home, 0).await;
+    let reason = is_offline(&plan, &["gone with all its files", &flushed]).await;
+    is_repaired(&plan, &home, &reason, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,9 +180,8 @@ async fn an_active_segment_that_is_cut_short_is_offline_until_its_loss_is_accept
     // The batches are of one size.
     file.set_len(length / 6 * 4).unwrap();
     let flushed = format!("acknowledged_below=`{RECORDS}`");
-    is_offline(
+    let reason = is_offline(
         &plan,
-        &home,
         &[
             "acknowledged records are gone",
             &flushed,
@@ -190,7 +189,7 @@ async fn an_active_segment_that_is_cut_short_is_offline_until_its_loss_is_accept
         ],
     )
     .await;
-    is_repaired(&plan, &home, 16).await;
+    is_repaired(&plan, &home, &reason, 16).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,13 +200,12 @@ async fn a_flipped_bit_in_the_last_batch_is_offline_until_it_is_cut_and_kept_asi
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
-    is_offline(
+    let reason = is_offline(
         &plan,
-        &home,
         &["segment is corrupt", ".log`", "offset=`20`", "position=`"],
     )
     .await;
-    is_repaired(&plan, &home, 20).await;
+    is_repaired(&plan, &home, &reason, 20).await;
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let part = fs::read_dir(
         home.path()
