@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) topics: Topics,
     pub(crate) limits: Arc<Limits>,
     pub(crate) produce_memory: MemoryBudget,
+    /// Room for requests of other kinds that are being received.
+    pub(crate) request_memory: MemoryBudget,
     /// Room for the records of compressed batches that are being checked.
     pub(crate) check_memory: MemoryBudget,
     pub(crate) health: Health,

@@ -105,7 +105,6 @@ mod tests {
             records.push(MetaRecord::AgentDrained {
                 agent_id: OTHER,
                 agent_epoch,
-                partitions: Vec::new(),
             });
         }
         records

@@ -13,12 +13,16 @@ use esker_proto::{
         admin_server::Admin,
     },
 };
-use futures::future::try_join_all;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, try_join_all},
+};
 use tonic::{Request, Response, Status};
 
 use super::{
     parse_name,
-    status::{control_status, partition_status, refusal, status},
+    status::{control_status, partition_status, refusal, shortened, status},
+    turns::Turns,
 };
 use crate::{
     control::{ControlError, TopicConfig},
@@ -28,16 +32,23 @@ use crate::{
 };
 
 const SEAL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+/// What the reasons of a topic's offline partitions take in an answer: clients take 4 MiB in all, unless
+/// they are set to take more.
+const REASONS_BYTES_MAX: usize = 1 << 20;
 
 /// Serves operators.
 #[derive(Debug)]
 pub(super) struct AdminService {
     shared: Arc<Shared>,
+    turns: Turns,
 }
 
 impl AdminService {
-    pub(super) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            turns: Turns::default(),
+        }
     }
 
     fn topic(&self, name: &str) -> Result<Arc<Topic>, Status> {
@@ -48,9 +59,10 @@ impl AdminService {
     /// record without partitions, or the other way round.
     async fn to_the_end<T: Send + 'static>(
         &self,
-        change: impl Future<Output = Result<T, ControlError>> + Send + 'static,
+        change: BoxFuture<'static, Result<T, ControlError>>,
     ) -> Result<T, Status> {
-        let made = self.shared.tasks.spawn("change of metadata", change).await;
+        let tasks = &self.shared.tasks;
+        let made = self.turns.run(tasks, "change of metadata", change).await;
         let made = made.map_err(|_| Status::internal("the change of metadata was cut off"))?;
         made.map_err(|error| control_status(&error))
     }
@@ -62,8 +74,9 @@ impl AdminService {
         T: Send + 'static,
         F: Future<Output = Result<T, ControlError>> + Send + 'static,
     {
-        let shared = Arc::clone(&self.shared);
-        let made = self.shared.tasks.spawn("change topics", make(shared)).await;
+        let change = make(Arc::clone(&self.shared)).boxed();
+        let tasks = &self.shared.tasks;
+        let made = self.turns.run(tasks, "change topics", change).await;
         made.map_err(|_| status(&super::produce::abandoned()))?
             .map_err(|error| control_status(&error))
     }
@@ -85,7 +98,8 @@ impl AdminService {
         }
     }
 
-    fn describe(&self, partition: &PartitionHandle) -> PartitionDescription {
+    /// Describes a partition, with so many bytes of the reason why it is offline.
+    fn describe(&self, partition: &PartitionHandle, reason_bytes: usize) -> PartitionDescription {
         let view = partition.view();
         let manifest = partition.manifest();
         PartitionDescription {
@@ -101,9 +115,9 @@ impl AdminService {
             bucket_bytes: manifest.bucket_bytes(),
             bucket_segments: manifest.segment_count(),
             unuploaded_bytes: view.unuploaded_bytes,
-            offline_reason: view
-                .offline
-                .map_or_else(String::new, |reason| reason.to_string()),
+            offline_reason: view.offline.map_or_else(String::new, |reason| {
+                shortened(reason.to_string(), reason_bytes)
+            }),
         }
     }
 }
@@ -132,7 +146,7 @@ impl Admin for AdminService {
     ) -> Result<Response<DeleteTopicResponse>, Status> {
         let topic = self.topic(&request.into_inner().name)?;
         let shared = Arc::clone(&self.shared);
-        self.to_the_end(async move { shared.topics.delete(&topic).await })
+        self.to_the_end(async move { shared.topics.delete(&topic).await }.boxed())
             .await?;
         Ok(Response::new(DeleteTopicResponse {}))
     }
@@ -154,7 +168,7 @@ impl Admin for AdminService {
                 .alter(&altered, partitions, change, &reset)
                 .await
         };
-        self.to_the_end(alter).await?;
+        self.to_the_end(alter.boxed()).await?;
         Ok(Response::new(AlterTopicResponse {
             topic: Some(self.summary(&topic)),
         }))
@@ -164,8 +178,12 @@ impl Admin for AdminService {
         &self,
         _request: Request<ListTopicsRequest>,
     ) -> Result<Response<ListTopicsResponse>, Status> {
-        let topics = self.shared.registry.topics();
-        let topics = topics.iter().map(|topic| self.summary(topic)).collect();
+        let mut topics = Vec::new();
+        for topic in self.shared.registry.topics() {
+            // Thousands of them must not keep other tasks waiting.
+            tokio::task::consume_budget().await;
+            topics.push(self.summary(&topic));
+        }
         Ok(Response::new(ListTopicsResponse { topics }))
     }
 
@@ -174,13 +192,16 @@ impl Admin for AdminService {
         request: Request<DescribeTopicRequest>,
     ) -> Result<Response<DescribeTopicResponse>, Status> {
         let topic = self.topic(&request.into_inner().name)?;
-        let partitions = topic.partitions();
+        let served = topic.partitions();
+        let reason_bytes = REASONS_BYTES_MAX / served.len().max(1);
+        let mut partitions = Vec::new();
+        for partition in &served {
+            tokio::task::consume_budget().await;
+            partitions.push(self.describe(partition, reason_bytes));
+        }
         Ok(Response::new(DescribeTopicResponse {
             topic: Some(self.summary(&topic)),
-            partitions: partitions
-                .iter()
-                .map(|partition| self.describe(partition))
-                .collect(),
+            partitions,
         }))
     }
 

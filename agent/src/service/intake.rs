@@ -1,14 +1,16 @@
-//! What producers send takes room before it is received.
+//! What clients send takes room before it is received.
 //!
-//! A gRPC message announces its length in the five bytes before it. The rest of a message of a producer is
-//! read only once so many bytes are free in the budget of the agent, all of them at once, so that messages
-//! that are half received never wait for each other. The room goes with the batch until it is on the disk.
-//! A client that stops in the middle of a message gives its room back by losing its stream.
+//! A gRPC message announces its length in the five bytes before it. The rest of a message is read only once
+//! so many bytes are free in a budget of the agent, all of them at once, so that messages that are half
+//! received never wait for each other. Producers have a budget of their own, and their room goes with the
+//! batch until it is on the disk. All other requests are small; they share another budget, in which their
+//! room is held while they are received. A client that stops in the middle of a message gives its room back
+//! by losing its stream.
 
 use std::{
     collections::VecDeque,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -34,9 +36,17 @@ const PREFIX_BYTES: usize = 5;
 /// From when a message has its room, all of it has to come within this time.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The room of one stream's messages, in their order. Taken by whoever decodes them.
+/// Largest request of other kinds than those of producers: it names all partitions of the largest topic.
+pub(super) const REQUEST_BYTES_MAX: u32 = 64 << 10;
+/// Memory of all such requests that are being received.
+pub(crate) const REQUESTS_BYTES_MAX: u64 = 16 << 20;
+
+type Queue = Mutex<VecDeque<MemoryPermit>>;
+
+/// The room of one stream's messages that were received, in their order. Taken by whoever decodes them,
+/// and given back if nobody does.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rooms(Arc<Mutex<VecDeque<MemoryPermit>>>);
+pub(super) struct Rooms(Arc<Queue>);
 
 impl Rooms {
     /// Those of the stream of this request.
@@ -50,13 +60,23 @@ impl Rooms {
     }
 }
 
+/// Whether a request carries records.
+pub(super) fn is_of_producer<B>(request: &http::Request<B>) -> bool {
+    let path = request.uri().path();
+    ["/Produce", "/Append"]
+        .iter()
+        .any(|method| path.ends_with(method))
+}
+
 /// A body of gRPC messages that waits for room before each.
 struct Intake {
     body: Body,
     budget: MemoryBudget,
     /// Larger messages are refused by their announcement.
     bytes_max: u32,
-    rooms: Rooms,
+    rooms: Weak<Queue>,
+    /// That of the current message.
+    room: Option<MemoryPermit>,
     /// Received and not passed on.
     received: Bytes,
     prefix: BytesMut,
@@ -67,12 +87,13 @@ struct Intake {
 }
 
 impl Intake {
-    fn new(body: Body, budget: MemoryBudget, bytes_max: u32, rooms: Rooms) -> Self {
+    fn new(body: Body, budget: MemoryBudget, bytes_max: u32, rooms: &Rooms) -> Self {
         Self {
             body,
             budget,
             bytes_max,
-            rooms,
+            rooms: Arc::downgrade(&rooms.0),
+            room: None,
             received: Bytes::new(),
             prefix: BytesMut::with_capacity(PREFIX_BYTES),
             missing: 0,
@@ -90,6 +111,7 @@ impl Intake {
         if self.missing > 0 && !self.received.is_empty() {
             let length = self.missing.min(self.received.len());
             self.missing -= length;
+            self.hand_over_room();
             return Poll::Ready(Some(self.received.split_to(length)));
         }
         let length = (PREFIX_BYTES - self.prefix.len()).min(self.received.len());
@@ -121,11 +143,22 @@ impl Intake {
     fn begin(&mut self, room: MemoryPermit) -> Bytes {
         self.waiting = None;
         self.missing = usize::try_from(self.announced()).unwrap_or(usize::MAX);
-        self.rooms.0.lock().push_back(room);
+        self.room = Some(room);
+        self.hand_over_room();
         self.deadline
             .as_mut()
             .reset(Instant::now() + MESSAGE_TIMEOUT);
         self.prefix.split().freeze()
+    }
+
+    /// Leaves the room of a message that is whole to who decodes it.
+    fn hand_over_room(&mut self) {
+        if self.missing > 0 {
+            return;
+        }
+        if let (Some(room), Some(rooms)) = (self.room.take(), self.rooms.upgrade()) {
+            rooms.lock().push_back(room);
+        }
     }
 
     /// Whether a message that has its room is late.
@@ -163,8 +196,8 @@ impl http_body::Body for Intake {
     }
 }
 
-/// A gRPC service that takes room for the messages of producers, and whose size limit follows that of
-/// batches.
+/// A gRPC service that takes room for what clients send. How large messages of producers may be follows
+/// the limit of batches.
 #[derive(Clone, Debug)]
 pub(super) struct Bounded<S> {
     pub(super) service: S,
@@ -184,20 +217,13 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> S::Future {
-        let is_of_producer = ["/Produce", "/Append"]
-            .iter()
-            .any(|method| request.uri().path().ends_with(method));
-        if !is_of_producer {
-            return self.service.call(request);
-        }
+        let (budget, bytes_max) = match is_of_producer(&request) {
+            true => (&self.shared.produce_memory, self.shared.message_bytes_max()),
+            false => (&self.shared.request_memory, REQUEST_BYTES_MAX),
+        };
         let rooms = Rooms::default();
-        let (budget, bytes_max) = (
-            self.shared.produce_memory.clone(),
-            self.shared.message_bytes_max(),
-        );
-        let of_stream = rooms.clone();
-        let mut request =
-            request.map(|body| Body::new(Intake::new(body, budget, bytes_max, of_stream)));
+        let intake = |body| Body::new(Intake::new(body, budget.clone(), bytes_max, &rooms));
+        let mut request = request.map(intake);
         request.extensions_mut().insert(rooms);
         self.service.call(request)
     }
@@ -207,7 +233,7 @@ impl<S: NamedService> NamedService for Bounded<S> {
     const NAME: &'static str = S::NAME;
 }
 
-/// A service that is made anew for each call, as large messages as are allowed then.
+/// A service that is made anew for each call, for messages as large as are allowed then.
 #[derive(Clone)]
 pub(super) struct Remade<F>(pub(super) F);
 
@@ -219,7 +245,7 @@ impl<F> std::fmt::Debug for Remade<F> {
 
 impl<F, S> Service<http::Request<Body>> for Remade<F>
 where
-    F: Fn() -> S,
+    F: Fn(bool) -> S,
     S: Service<
             http::Request<Body>,
             Future = BoxFuture<http::Response<Body>, std::convert::Infallible>,
@@ -239,13 +265,13 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        (self.0)().call(request)
+        (self.0)(is_of_producer(&request)).call(request)
     }
 }
 
 impl<F, S: NamedService> NamedService for Remade<F>
 where
-    F: Fn() -> S,
+    F: Fn(bool) -> S,
 {
     const NAME: &'static str = S::NAME;
 }
@@ -263,7 +289,7 @@ mod tests {
         let (sender, frames) = mpsc::channel(16);
         let rooms = Rooms::default();
         let body = Body::new(StreamBody::new(frames));
-        let intake = Intake::new(body, budget.clone(), bytes_max, rooms.clone());
+        let intake = Intake::new(body, budget.clone(), bytes_max, &rooms);
         (sender, intake, rooms)
     }
 
@@ -317,6 +343,20 @@ mod tests {
         assert_eq!(passed(&mut first_intake).len(), 15);
         drop(rooms.take());
         assert_eq!(passed(&mut second_intake).len(), 50);
+    }
+
+    #[tokio::test]
+    async fn room_that_nobody_will_take_is_given_back_with_the_end_of_its_message() {
+        let budget = MemoryBudget::new(100);
+        let (mut sender, mut intake, rooms) = stream(&budget, 80);
+        drop(rooms);
+        send(&mut sender, &message(60)[..50]).await;
+        assert_eq!(passed(&mut intake).len(), 50);
+        assert_eq!(budget.in_use(), 60);
+
+        send(&mut sender, &message(60)[50..]).await;
+        assert_eq!(passed(&mut intake).len(), 15);
+        assert_eq!(budget.in_use(), 0);
     }
 
     #[tokio::test]

@@ -1,9 +1,12 @@
 //! `ListOffsets`: earliest, latest, or the first at or after a time.
 
+use std::collections::HashSet;
+
 use esker_proto::{
+    topic_limits,
     types::{Offset, PartitionId, TimestampMs},
     v1::{
-        ErrorKind, ListOffsetsRequest, ListOffsetsResponse, PartitionOffset,
+        ErrorDetail, ErrorKind, ListOffsetsRequest, ListOffsetsResponse, PartitionOffset,
         list_offsets_request::Position,
     },
 };
@@ -33,7 +36,7 @@ pub(super) async fn serve(
     };
     let partitions = match request.partitions.is_empty() {
         true => (0..topic.partition_count()).collect(),
-        false => request.partitions,
+        false => distinct(request.partitions).map_err(|detail| status(&detail))?,
     };
     let topic = &topic;
     let found = partitions
@@ -45,12 +48,29 @@ pub(super) async fn serve(
     })
 }
 
+/// Leaves each number once, where it came first: an answer is larger than its number.
+fn distinct(mut numbers: Vec<u32>) -> Result<Vec<u32>, ErrorDetail> {
+    let mut seen = HashSet::new();
+    numbers.retain(|number| seen.insert(*number));
+    let most = topic_limits::PARTITIONS.most;
+    if numbers.len() as u64 <= most {
+        return Ok(numbers);
+    }
+    let text = format!(
+        "more partitions than any topic has. partitions=`{}`, most=`{most}`",
+        numbers.len()
+    );
+    Err(refusal(ErrorKind::InvalidArgument, text))
+}
+
 async fn offset_of(
     shared: &Shared,
     topic: &Topic,
     number: u32,
     position: Position,
 ) -> PartitionOffset {
+    // Thousands that are found at once must not keep other tasks waiting.
+    tokio::task::consume_budget().await;
     let Some(partition) = topic.partition(PartitionId::new(number)) else {
         let text = format!("no such partition. partition=`{number}`");
         return failed(number, refusal(ErrorKind::UnknownPartition, text));
@@ -92,7 +112,7 @@ fn located(partition: u32, found: Found) -> PartitionOffset {
     }
 }
 
-const fn failed(partition: u32, error: esker_proto::v1::ErrorDetail) -> PartitionOffset {
+const fn failed(partition: u32, error: ErrorDetail) -> PartitionOffset {
     PartitionOffset {
         partition,
         offset: None,

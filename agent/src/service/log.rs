@@ -7,10 +7,10 @@ use esker_proto::v1::{
     InitProducerResponse, ListOffsetsRequest, ListOffsetsResponse, ProduceRequest, ProduceResponse,
     log_server::Log,
 };
-use futures::Stream;
+use futures::{FutureExt, Stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{append, fetch, intake::Rooms, list_offsets, produce, status, uncopied};
+use super::{append, fetch, intake::Rooms, list_offsets, produce, status, turns::Turns, uncopied};
 use crate::shared::Shared;
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -19,11 +19,15 @@ type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[derive(Debug)]
 pub(super) struct LogService {
     shared: Arc<Shared>,
+    turns: Turns,
 }
 
 impl LogService {
-    pub(super) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            turns: Turns::default(),
+        }
     }
 }
 
@@ -53,6 +57,7 @@ impl Log for LogService {
         &self,
         request: Request<ListOffsetsRequest>,
     ) -> Result<Response<ListOffsetsResponse>, Status> {
+        let _room = Rooms::of(&request).take();
         list_offsets::serve(&self.shared, request.into_inner())
             .await
             .map(Response::new)
@@ -65,7 +70,10 @@ impl Log for LogService {
         // In a task of its own: a record is written to its end, also if the client goes away.
         let controller = Arc::clone(&self.shared.controller);
         let ids = async move { controller.next_producer_id().await };
-        let ids = self.shared.tasks.spawn("producer id", ids).await;
+        let ids = self
+            .turns
+            .run(&self.shared.tasks, "producer id", ids.boxed())
+            .await;
         let ids = ids.map_err(|_| Status::internal("the producer id was cut off"))?;
         let producer_id = ids.map_err(|error| status::control_status(&error))?;
         let response = InitProducerResponse {

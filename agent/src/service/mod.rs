@@ -10,11 +10,16 @@ mod list_offsets;
 mod log;
 mod produce;
 mod status;
+mod turns;
 mod uncopied;
 
 use std::sync::Arc;
 
-use axum::{middleware::map_response, response::Response};
+use axum::{
+    extract::Request,
+    middleware::{Next, from_fn},
+    response::Response,
+};
 use esker_proto::{
     DESCRIPTOR_SET,
     types::{PartitionId, TopicId, TopicName},
@@ -25,7 +30,8 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{partition::PartitionHandle, registry::Topic, shared::Shared};
 pub(crate) use check::CHECK_BYTES_MAX;
-use intake::{Bounded, Remade};
+pub(crate) use intake::REQUESTS_BYTES_MAX;
+use intake::{Bounded, REQUEST_BYTES_MAX, Remade, is_of_producer};
 pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
 use uncopied::Uncopied;
@@ -48,33 +54,44 @@ pub(crate) fn routes<H: Health>(
 ) -> Result<Routes, tonic_reflection::server::Error> {
     let service = Arc::new(log::LogService::new(Arc::clone(shared)));
     let limits = Arc::clone(shared);
-    let make = move || {
-        let bytes_max = usize::try_from(limits.message_bytes_max()).unwrap_or(usize::MAX);
+    let small = REQUEST_BYTES_MAX as usize;
+    let make = move |is_of_producer| {
+        let most = match is_of_producer {
+            true => usize::try_from(limits.message_bytes_max()).unwrap_or(usize::MAX),
+            false => small,
+        };
         LogServer::from_arc(Arc::clone(&service))
-            .max_decoding_message_size(bytes_max)
+            .max_decoding_message_size(most)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
-    };
-    let log = Bounded {
-        service: Uncopied(Remade(make)),
-        shared: Arc::clone(shared),
     };
     let admin = AdminServer::new(admin::AdminService::new(Arc::clone(shared)));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let routes = Routes::new(log)
-        .add_service(admin)
-        .add_service(reflection)
-        .add_service(health);
+    let routes = Routes::new(bounded(shared, Uncopied(Remade(make))))
+        .add_service(bounded(shared, admin.max_decoding_message_size(small)))
+        .add_service(bounded(shared, reflection.max_decoding_message_size(small)))
+        .add_service(bounded(shared, health.max_decoding_message_size(small)));
     let router = routes.into_axum_router();
-    Ok(Routes::from(router.layer(map_response(explain))))
+    Ok(Routes::from(router.layer(from_fn(explain))))
+}
+
+fn bounded<S>(shared: &Arc<Shared>, service: S) -> Bounded<S> {
+    let shared = Arc::clone(shared);
+    Bounded { service, shared }
 }
 
 /// Puts into our terms that a request could not be read.
-async fn explain(response: Response) -> Response {
+async fn explain(request: Request, next: Next) -> Response {
+    let too_large = match is_of_producer(&request) {
+        true => ErrorKind::BatchTooLarge,
+        false => ErrorKind::InvalidArgument,
+    };
+    let response = next.run(request).await;
     let status = tonic::Status::from_header_map(response.headers());
-    match status.as_ref().and_then(status::unreadable) {
+    let unreadable = |status| status::unreadable(status, too_large);
+    match status.as_ref().and_then(unreadable) {
         Some(status) => status.into_http(),
         None => response,
     }

@@ -68,8 +68,7 @@ async fn pump(
             () = shared.tasks.token().cancelled() => return Err(shutting_down()),
             next = receive(&mut requests, &answers) => next,
         };
-        let Some((request, slot)) = next.map_err(|error| unreadable(&error).unwrap_or(error))?
-        else {
+        let Some((request, slot)) = next.map_err(in_our_terms)? else {
             return Ok(());
         };
         // Each message has taken its room before it was received.
@@ -79,6 +78,10 @@ async fn pump(
         let reply = Reply::new(request.request_id, slot);
         handle(&shared, request, memory, reply).await;
     }
+}
+
+fn in_our_terms(error: Status) -> Status {
+    unreadable(&error, ErrorKind::BatchTooLarge).unwrap_or(error)
 }
 
 /// Receives the next request, once its answer has a place: a client that takes no answers holds no room.

@@ -10,12 +10,15 @@ use crate::{control::ControlError, partition::PartitionError};
 
 /// A producer that is refused should come back after about so long.
 const RETRY_AFTER_MS: u32 = 250;
+/// Longest text of an error. It may quote the request, and travels twice in headers, of which many
+/// clients take 8 KiB.
+const MESSAGE_BYTES_MAX: usize = 1 << 10;
 
 /// Builds the detail of an error that surely changed nothing.
 pub(super) fn refusal(kind: ErrorKind, message: impl Into<String>) -> ErrorDetail {
     ErrorDetail {
         kind: kind.into(),
-        message: message.into(),
+        message: shortened(message.into(), MESSAGE_BYTES_MAX),
         has_no_side_effects: true,
         is_retryable: kind.is_retryable(),
         retry_after_ms: None,
@@ -23,6 +26,17 @@ pub(super) fn refusal(kind: ErrorKind, message: impl Into<String>) -> ErrorDetai
         damage_end_offset: None,
         divergent_offset: None,
     }
+}
+
+/// Cuts a text that is longer than `bytes_max`, and says that it was.
+pub(super) fn shortened(mut text: String, bytes_max: usize) -> String {
+    const CUT: &str = " [...]";
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max.saturating_sub(CUT.len())));
+        text.push_str(CUT);
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// Builds the detail of a partition's error.
@@ -82,15 +96,14 @@ pub(super) fn shutting_down() -> Status {
 }
 
 /// Puts into our terms what `tonic` says of a request that it could not read; `None`: it is about
-/// something else.
-pub(super) fn unreadable(error: &Status) -> Option<Status> {
+/// something else. `too_large` is what one is that is too large.
+pub(super) fn unreadable(error: &Status, too_large: ErrorKind) -> Option<Status> {
     let text = error.message();
     let refused = |kind| refusal(kind, format!("request cannot be read: {text}"));
     match error.code() {
-        Code::OutOfRange if text.contains("message length too large") => Some(status_of(
-            Code::ResourceExhausted,
-            &refused(ErrorKind::BatchTooLarge),
-        )),
+        Code::OutOfRange if text.contains("message length too large") => {
+            Some(status_of(Code::ResourceExhausted, &refused(too_large)))
+        }
         Code::Internal if text.starts_with("failed to decode Protobuf message") => {
             Some(status(&refused(ErrorKind::InvalidArgument)))
         }
@@ -130,5 +143,17 @@ const fn code(kind: ErrorKind) -> Code {
         | ErrorKind::ShuttingDown => Code::Unavailable,
         ErrorKind::TimedOut => Code::DeadlineExceeded,
         ErrorKind::Internal | ErrorKind::Unspecified => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters() {
+        assert_eq!(shortened("short".to_owned(), 10), "short");
+        assert_eq!(shortened("0123456789a".to_owned(), 10), "0123 [...]");
+        assert_eq!(shortened("012\u{e9}456789".to_owned(), 10), "012 [...]");
     }
 }

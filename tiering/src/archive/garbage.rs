@@ -8,6 +8,7 @@ use futures::TryStreamExt;
 
 use super::{
     Archive,
+    pages::Pages,
     plan::{self, DEAD_MAX, DELETES_PER_CALL_MAX, Reason},
     scan::{Found, Scan},
     trim::is_damage,
@@ -297,7 +298,8 @@ impl Archive {
             };
             edge.is_some_and(|edge| (log_start_offset..edge).contains(&base_offset))
         };
-        let mut scan = Scan::new(self.keys, &manifest, self.pages.another());
+        let pages = Pages::new(self.deps.store.clone(), self.keys, self.deps.tasks.clone());
+        let mut scan = Scan::new(self.keys, &manifest, pages);
         // Pages and segments are neighbours, and last, in the order of keys.
         let start_after = start_after.unwrap_or_else(|| self.keys.pages());
         let mut listing = self

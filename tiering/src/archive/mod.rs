@@ -18,7 +18,6 @@ pub(crate) mod plan;
 mod remembered;
 pub(crate) mod scan;
 mod sealed;
-mod seen;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod trim;
@@ -29,9 +28,9 @@ use std::sync::Arc;
 
 use esker_index::{Manifest, SegmentMeta};
 use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-pub use beyond::{LeftAt, LocalExtent, LocalLog};
+pub use beyond::{LocalExtent, LocalLog};
 pub use budget::UploadBudget;
 pub use delete::delete_everything;
 pub use garbage::Collected;
@@ -39,9 +38,8 @@ pub use metrics::ArchiveMetrics;
 pub use plan::Reason;
 pub use remembered::{ManifestFile, Remembered};
 pub use sealed::SealedSegment;
-pub use seen::see;
 pub use upload::SEGMENTS_PER_COMMIT_MAX;
-pub use view::{Viewer, is_newest, view};
+pub use view::{Viewer, is_newest, see, view};
 
 use crate::{
     chain::{Chain, RetryPolicy},
@@ -54,7 +52,6 @@ use beyond::Check;
 use commit::Fallout;
 use garbage::Garbage;
 use pages::Pages;
-use seen::Seen;
 
 /// What all archives of a process share.
 #[derive(Clone, Debug)]
@@ -107,8 +104,6 @@ pub struct OpenWith {
     /// bucket has beyond that came from somebody else, who passes for this owner, or is what only a
     /// lost manifest can have named.
     pub local: Option<LocalExtent>,
-    /// What the last owner that left in order said of its newest manifest.
-    pub left: Option<LeftAt>,
 }
 
 impl OpenWith {
@@ -157,8 +152,8 @@ pub struct Archive {
     is_remembered: bool,
     /// A page to merge was damaged.
     cannot_merge: bool,
-    /// The last look at whether the bucket has this owner's manifests.
-    seen: Seen,
+    /// When the newest manifest was last known to be in the bucket.
+    seen_at: Instant,
 }
 
 impl Archive {
@@ -187,9 +182,8 @@ impl Archive {
     }
 
     /// As [`Archive::open_into`], for a partition that was led before. Refuses, before it writes anything,
-    /// if segments lie above the newest manifest that only a lost one can have named, or if the last owner
-    /// that left in order had a newer one; `local` tells the former from uploads that were never
-    /// committed. See `beyond` for how.
+    /// if segments lie above the newest manifest that only a lost one can have named; `local` tells
+    /// them from uploads that were never committed. See `beyond` for how.
     ///
     /// # Errors
     ///
@@ -246,12 +240,10 @@ impl Archive {
             local,
             known: &known,
             is_remembered: with.local.is_some(),
-            left: with.left,
         };
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
         let manifest = &chain.tip().body;
         with.refuse_more(manifest, &keys)?;
-        let opened_at = chain.tip().slot;
         let pages = Pages::new(deps.store.clone(), keys, deps.tasks.clone());
         let mut garbage = Garbage::default();
         if with.has_garbage && chain.opened_at() > 1 {
@@ -272,7 +264,7 @@ impl Archive {
             file: with.file,
             is_remembered: false,
             cannot_merge: false,
-            seen: Seen::now(opened_at),
+            seen_at: Instant::now(),
         })
     }
 

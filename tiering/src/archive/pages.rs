@@ -1,7 +1,5 @@
 //! Reads index pages for the owner of a partition and for tools. Readers have a cache of their own.
 
-use std::time::Duration;
-
 use esker_index::{Manifest, PageRef, Rows};
 use esker_proto::types::Offset;
 
@@ -10,13 +8,9 @@ use crate::{
     env::TaskSet,
     error::Error,
     keys::{Keys, PageName},
-    page_load::{DamagedPages, LOADS},
+    page_load::LOADS,
     store::Store,
 };
-
-/// A page that was found damaged is not fetched again for so long, however often retention and
-/// collection ask for it.
-const DAMAGED_FOR: Duration = Duration::from_secs(3600);
 
 /// Fetches pages and holds the last one, since they are asked for in offset order.
 #[derive(Debug)]
@@ -24,35 +18,18 @@ pub(crate) struct Pages {
     store: Store,
     keys: Keys,
     tasks: TaskSet,
-    held: Option<(PageName, Rows)>,
-    damaged: DamagedPages,
+    /// A page that is damaged is remembered too: it is asked for once per segment.
+    held: Option<(PageName, Result<Rows, Error>)>,
 }
 
 impl Pages {
-    pub(crate) fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
+    pub(crate) const fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
         Self {
             store,
             keys,
             tasks,
             held: None,
-            damaged: DamagedPages::new(DAMAGED_FOR),
         }
-    }
-
-    /// Returns another one that holds nothing yet, but knows which pages are damaged.
-    pub(crate) fn another(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            tasks: self.tasks.clone(),
-            damaged: self.damaged.clone(),
-            keys: self.keys,
-            held: None,
-        }
-    }
-
-    /// Whether a page was found damaged lately: it is not fetched again then.
-    pub(crate) fn is_damaged(&self, page: &PageRef) -> bool {
-        self.damaged.known(page.id).is_some()
     }
 
     /// Returns the rows of `page`.
@@ -65,11 +42,13 @@ impl Pages {
         if let Some((held, rows)) = &self.held
             && *held == name
         {
-            return Ok(rows.clone());
+            return rows.clone();
         }
-        let rows = self.load(page).await?;
-        self.held = Some((name, rows.clone()));
-        Ok(rows)
+        let rows = self.load(page).await;
+        if rows.as_ref().err().is_none_or(is_damage) {
+            self.held = Some((name, rows.clone()));
+        }
+        rows
     }
 
     /// Forgets the page held: a large one takes megabytes.
@@ -79,17 +58,8 @@ impl Pages {
 
     /// Reads a page and leaves the one held alone.
     pub(crate) async fn load(&self, page: &PageRef) -> Result<Rows, Error> {
-        if let Some(error) = self.damaged.known(page.id) {
-            return Err(error);
-        }
         let key = self.keys.page(page.into());
-        let loaded = LOADS.load(&self.store, &self.tasks, &key, page).await;
-        if let Err(error) = &loaded
-            && is_damage(error)
-        {
-            self.damaged.note(page.id, error);
-        }
-        loaded
+        LOADS.load(&self.store, &self.tasks, &key, page).await
     }
 
     /// Returns the rows that cover `offset`, below the log start too as far as a page reaches there.

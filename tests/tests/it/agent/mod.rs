@@ -11,6 +11,7 @@ mod outage;
 mod permissions;
 mod reads;
 mod repair;
+mod request_bounds;
 mod requests;
 mod restart;
 mod retention;

@@ -5,5 +5,4 @@ pub(crate) mod fixture;
 mod garbage;
 mod histories;
 mod retention;
-mod seen;
 mod upload;
