@@ -7,15 +7,16 @@ use std::{
     time::Duration,
 };
 
-use esker_proto::types::TopicId;
+use esker_proto::types::{ManifestVersion, TopicId, TopicPartition};
 use esker_tiering::{
-    archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget, see},
+    archive::{ArchiveDeps, ArchiveMetrics, PartSizes, UploadBudget},
     chain::RetryPolicy,
     env::{Clock, IdGenerator, RandomIds, SystemClock, TaskSet},
+    keys::Keys,
     reader::{Reader, ReaderOptions},
     store::{Store, StoreOptions},
 };
-use futures::{StreamExt, TryStreamExt, future::join_all};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::join_all};
 use prometheus::Registry as Metrics;
 use tokio::{
     sync::{Mutex, watch},
@@ -28,7 +29,7 @@ use crate::{
     cluster,
     config::Settings,
     connections::Connections,
-    control::{Controller, Led, Member},
+    control::{Controller, Drained, Led, Member},
     data_dir::{DataDir, LockedDir},
     descriptors::Descriptors,
     health::{Health, Phase},
@@ -272,12 +273,33 @@ async fn flush(shared: &Shared, timed: &mut Stopwatch) -> bool {
     if !close_partitions(shared, timed).await {
         return false;
     }
-    let recorded = shared.controller.drained().await;
+    let recorded = shared.controller.drained(newest_manifests(shared)).await;
     timed.lap("record the drain");
     if let Err(error) = &recorded {
         tracing::warn!(%error, "the drain could not be recorded");
     }
     recorded.is_ok()
+}
+
+/// Returns which manifests name what this agent leaves.
+fn newest_manifests(shared: &Shared) -> Vec<Drained> {
+    let topics = shared.registry.topics();
+    let partitions = topics.iter().flat_map(|topic| topic.partitions());
+    let drained = partitions.filter_map(|partition| {
+        let manifest = partition.manifest();
+        let TopicPartition {
+            topic_id,
+            partition,
+        } = partition.topic_partition();
+        let manifest_version = manifest.header().version;
+        (manifest_version > ManifestVersion::default()).then(|| Drained {
+            topic_id,
+            partition,
+            manifest_version,
+            tiered_offset: manifest.tiered_offset(),
+        })
+    });
+    drained.collect()
 }
 
 fn note_left(partition: &PartitionHandle, error: &impl std::fmt::Display) {
@@ -310,23 +332,61 @@ async fn close_partitions(shared: &Shared, timed: &mut Stopwatch) -> bool {
     is_all_uploaded && is_seen
 }
 
-/// Returns whether the bucket still has what this run uploaded. A partition that was idle since the
-/// start sends no request: the drain before answered for it.
+/// Returns whether the bucket still has what was uploaded. Of a partition that was idle since the start
+/// it is only asked whether there is anything at all, by one listing for a topic: the drain before
+/// answered for the rest.
 async fn see_uploaded(shared: &Shared, mut partitions: Vec<PartitionHandle>) -> bool {
-    partitions.retain(PartitionHandle::is_confirmed);
-    let seen = partitions.into_iter().map(|partition| async move {
-        let manifest = partition.manifest();
-        (partition, see(&shared.store, &manifest).await)
+    // One that could not be opened has uploaded nothing.
+    partitions.retain(|partition| partition.unopened().is_none());
+    let (used, mut idle): (Vec<_>, Vec<_>) = partitions
+        .into_iter()
+        .partition(PartitionHandle::is_confirmed);
+    idle.retain(|partition| partition.manifest().header().version != ManifestVersion::default());
+    let used = used.into_iter().map(|partition| async move {
+        let seen = partition.see().await;
+        let left = seen.err().map(|error| (partition, error.to_string()));
+        left.into_iter().collect::<Vec<_>>()
     });
-    let mut seen = futures::stream::iter(seen).buffer_unordered(LOOKS_AT_A_TIME);
+    let idle = idle.chunk_by(|a, b| topic_of(a) == topic_of(b));
+    let idle = idle.map(|idle| see_folders(&shared.store, idle));
+    let looks = used.map(FutureExt::boxed).chain(idle.map(FutureExt::boxed));
+    let looks: Vec<_> = looks.collect();
+    let mut left = futures::stream::iter(looks).buffer_unordered(LOOKS_AT_A_TIME);
     let mut is_all_seen = true;
-    while let Some((partition, seen)) = seen.next().await {
-        if let Err(error) = seen {
+    while let Some(left) = left.next().await {
+        for (partition, error) in left {
             is_all_seen = false;
             note_left(&partition, &error);
         }
     }
     is_all_seen
+}
+
+fn topic_of(partition: &PartitionHandle) -> TopicId {
+    partition.topic_partition().topic_id
+}
+
+/// Returns which of these partitions of one topic the bucket has nothing of.
+async fn see_folders(
+    store: &Store,
+    partitions: &[PartitionHandle],
+) -> Vec<(PartitionHandle, String)> {
+    let Some(first) = partitions.first() else {
+        return Vec::new();
+    };
+    let folders = store.folders(&Keys::topic(topic_of(first))).await;
+    let lacks = |partition: &&PartitionHandle| match &folders {
+        Ok(folders) => !folders.contains(&Keys::new(partition.topic_partition()).folder()),
+        Err(_) => true,
+    };
+    let lacking = partitions.iter().filter(lacks);
+    let reason = match &folders {
+        Ok(_) => "the bucket has nothing of it: its objects were deleted".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    lacking
+        .map(|partition| (partition.clone(), reason.clone()))
+        .collect()
 }
 
 async fn recover(
@@ -543,6 +603,7 @@ async fn open_partitions(shared: &Arc<Shared>, led: Vec<Led>) -> Result<(), Star
         let start = Start::Existing {
             leader_epoch: led.leader_epoch,
             led_since: led.led_since,
+            left: led.left,
         };
         let opening = Arc::clone(&shared.topics.opening);
         async move { open_or_set_aside(&opening, led.at, start, settings).await }

@@ -255,6 +255,7 @@ impl Topics {
             false => Start::Existing {
                 leader_epoch: led.leader_epoch,
                 led_since: led.led_since,
+                left: led.left,
             },
         };
         let opened = open_or_set_aside(&self.opening, at, start, settings.clone()).await;

@@ -1,7 +1,7 @@
 //! Agents under test: in this process, or as a process of their own that can be killed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -18,9 +18,11 @@ use esker_agent::{
 };
 use esker_tiering::{
     env::{RandomIds, TaskSet},
+    keys::Keys,
     scrub::{Depth, RebuildOptions, Scrubber, VerifyReport},
     store::{S3Credentials, Store, StoreOptions, StoreUrl},
 };
+use futures::TryStreamExt;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -171,6 +173,32 @@ pub async fn repair(url: &str) -> anyhow::Result<()> {
     for partition in damaged {
         let report = scrubber
             .rebuild_index(partition, &RandomIds, RebuildOptions::default())
+            .await?;
+        anyhow::ensure!(report.refusal.is_none(), "{:?}", report.refusal);
+    }
+    Ok(())
+}
+
+/// Repairs every partition of a bucket, whatever is lost by it, as `--force` does.
+///
+/// # Errors
+///
+/// Those of the store, and a repair that was refused all the same.
+pub async fn give_up(url: &str) -> anyhow::Result<()> {
+    let store = open_store(url).await?;
+    let objects: Vec<_> = store.list(Keys::TOPICS, None).try_collect().await?;
+    let partitions = objects
+        .iter()
+        .filter_map(|object| Keys::partition_of(&object.key));
+    let partitions: BTreeSet<_> = partitions.collect();
+    let scrubber = Scrubber::new(store, TaskSet::new());
+    for partition in partitions {
+        let options = RebuildOptions {
+            force: true,
+            ..RebuildOptions::default()
+        };
+        let report = scrubber
+            .rebuild_index(partition, &RandomIds, options)
             .await?;
         anyhow::ensure!(report.refusal.is_none(), "{:?}", report.refusal);
     }

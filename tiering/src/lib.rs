@@ -37,8 +37,8 @@
 //! 1. Open: a manifest version with the leader's epoch and nothing else changed. Until it is
 //!    definitely in place, nothing is uploaded, trimmed or deleted.
 //! 2. Upload: the segment object, then the index pages the commit spills, then the manifest version
-//!    that names them. The tiered offset moves, and local copies may go, only after that version is
-//!    definitely in place.
+//!    that names them. The tiered offset moves only after that version is definitely in place, and
+//!    local copies go only once [`archive::Archive::see`] has found all of it.
 //! 3. Trim: the manifest version with the higher log start offset, then the deletion of segments
 //!    and pages that lie wholly below it.
 //! 4. Merge: the merged pages, then the manifest version that names them, then the deletion of the
@@ -110,7 +110,8 @@
 //! # Not handled
 //!
 //! - A store that lets two creators of one key both win. [`probe`] refuses it at start.
-//! - A lifecycle rule of the bucket that deletes live objects. [`scrub`] finds the damage.
+//! - A lifecycle rule of the bucket that deletes live objects. An owner notices before local copies
+//!   go, and [`scrub`] finds the damage.
 //! - Two owners that were given the same leader epoch: commits stay safe, since a slot has one
 //!   writer and the loser is fenced, but either may open again.
 //! - Compaction of small segments into larger ones.

@@ -4,12 +4,16 @@
 //! [`LOADS_BYTES_MAX`], each takes its part before it fetches, so that an agent that starts with many
 //! partitions loads their pages one after the other.
 
+mod damaged;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use esker_index::{PageRef, Rows};
 use esker_proto::batch::crc32c;
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+pub(crate) use damaged::DamagedPages;
 
 use crate::{env::TaskSet, error::Error, store::Store};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_proto::types::{AgentEpoch, AgentId, ClusterId, LeaderEpoch, ProducerId, TopicPartition};
-use esker_tiering::{env::IdGenerator, store::Store};
+use esker_tiering::{archive::LeftAt, env::IdGenerator, store::Store};
 use tokio::sync::{Mutex, watch};
 
 use crate::data_dir::DataDir;
@@ -12,7 +12,7 @@ use super::{
     election::{Candidacy, Candidate, candidacy},
     error::ControlError,
     log::{Author, MetaLog},
-    record::{Election, MetaRecord},
+    record::{Drained, Election, MetaRecord},
     state::{ClusterState, PartitionState},
 };
 
@@ -41,6 +41,8 @@ pub struct Led {
     pub leader_epoch: LeaderEpoch,
     /// Of what this agent has on disk, only what it wrote in this epoch or later counts.
     pub led_since: LeaderEpoch,
+    /// The manifest that was its newest when a leader left with all of it in the bucket.
+    pub left: Option<LeftAt>,
 }
 
 impl Led {
@@ -48,12 +50,14 @@ impl Led {
         let PartitionState {
             leader_epoch,
             led_since,
+            left,
             ..
         } = state;
         Self {
             at,
             leader_epoch,
             led_since,
+            left,
         }
     }
 }
@@ -202,17 +206,18 @@ impl Controller {
         Ok(ProducerId::new(id))
     }
 
-    /// Records that everything this agent had is in the bucket.
+    /// Records that everything this agent had is in the bucket, and which manifests name it.
     ///
     /// # Errors
     ///
     /// If the record could not be written: the agent then counts as gone without a drain.
-    pub async fn drained(&self) -> Result<(), ControlError> {
+    pub async fn drained(&self, partitions: Vec<Drained>) -> Result<(), ControlError> {
         let (agent_id, agent_epoch) = (self.member.agent_id, self.agent_epoch);
         self.append(|_| {
             Ok(MetaRecord::AgentDrained {
                 agent_id,
                 agent_epoch,
+                partitions,
             })
         })
         .await

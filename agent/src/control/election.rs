@@ -105,6 +105,7 @@ mod tests {
             records.push(MetaRecord::AgentDrained {
                 agent_id: OTHER,
                 agent_epoch,
+                partitions: Vec::new(),
             });
         }
         records

@@ -11,7 +11,7 @@
 //! partition before the record that elects it is won, so leader epochs are unique and rise.
 //!
 //! An agent takes over a partition led by another agent only if that one drained
-//! ([`MetaRecord::AgentDrained`]: everything it had is in the bucket), or if the operator said so
+//! ([`MetaRecord::AgentDrained`]: everything it had is in the bucket, named by these manifests), or if the operator said so
 //! ([`MetaRecord::Elected`] with `is_unclean`).
 
 mod body;
@@ -24,5 +24,5 @@ mod state;
 
 pub use controller::{Controller, Led, Member, Started};
 pub use error::ControlError;
-pub use record::{Election, MetaRecord, TopicConfig};
+pub use record::{Drained, Election, MetaRecord, TopicConfig};
 pub use state::{ClusterState, PartitionState, StateError, TopicState};

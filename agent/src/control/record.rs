@@ -3,8 +3,8 @@
 //! Fields may be added with a default; a field's meaning and a tag never change.
 
 use esker_proto::types::{
-    AgentEpoch, AgentId, ControllerEpoch, LeaderEpoch, PartitionId, TopicId, TopicName,
-    TopicPartition,
+    AgentEpoch, AgentId, ControllerEpoch, LeaderEpoch, ManifestVersion, Offset, PartitionId,
+    TopicId, TopicName, TopicPartition,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,9 @@ pub enum MetaRecord {
     AgentDrained {
         agent_id: AgentId,
         agent_epoch: AgentEpoch,
+        /// Those it led, as far as they have a manifest.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        partitions: Vec<Drained>,
     },
     /// Partitions got a leader.
     Elected {
@@ -74,6 +77,29 @@ pub struct Election {
 
 impl Election {
     /// Returns what was elected a leader for.
+    pub const fn topic_partition(&self) -> TopicPartition {
+        TopicPartition {
+            topic_id: self.topic_id,
+            partition: self.partition,
+        }
+    }
+}
+
+/// A partition whose leader left with all of it in the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// The topic.
+    pub topic_id: TopicId,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its newest manifest.
+    pub manifest_version: ManifestVersion,
+    /// Where that ends.
+    pub tiered_offset: Offset,
+}
+
+impl Drained {
+    /// Returns what was drained.
     pub const fn topic_partition(&self) -> TopicPartition {
         TopicPartition {
             topic_id: self.topic_id,

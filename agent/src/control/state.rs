@@ -7,7 +7,9 @@ use esker_proto::types::{
     TopicPartition,
 };
 
-use super::record::{Election, MetaRecord, TopicConfig};
+use esker_tiering::archive::LeftAt;
+
+use super::record::{Drained, Election, MetaRecord, TopicConfig};
 
 /// Everything the metadata log says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct PartitionState {
     /// The first epoch since another agent led it: what is older on the leader's disk may have been
     /// overtaken.
     pub led_since: LeaderEpoch,
+    /// The manifest that was its newest when a leader left with all of it in the bucket.
+    pub left: Option<LeftAt>,
 }
 
 /// A record that contradicts the state: written by a faulty agent, or damaged.
@@ -130,7 +134,8 @@ impl ClusterState {
             MetaRecord::AgentDrained {
                 agent_id,
                 agent_epoch,
-            } => self.drained(*agent_id, *agent_epoch),
+                partitions,
+            } => self.drained(*agent_id, *agent_epoch, partitions),
             MetaRecord::Elected {
                 agent_id,
                 partitions,
@@ -200,14 +205,29 @@ impl ClusterState {
         Ok(())
     }
 
-    fn drained(&mut self, agent_id: AgentId, agent_epoch: AgentEpoch) -> Result<(), StateError> {
+    fn drained(
+        &mut self,
+        agent_id: AgentId,
+        agent_epoch: AgentEpoch,
+        partitions: &[Drained],
+    ) -> Result<(), StateError> {
         match self.agents.get_mut(&agent_id) {
-            Some(agent) if agent.agent_epoch == agent_epoch => {
-                agent.is_drained = true;
-                Ok(())
-            }
-            _ => Err(StateError::UnknownAgent(agent_id)),
+            Some(agent) if agent.agent_epoch == agent_epoch => agent.is_drained = true,
+            _ => return Err(StateError::UnknownAgent(agent_id)),
         }
+        for drained in partitions {
+            // Its topic may have been purged meanwhile.
+            if let Ok(partition) = self.partition(drained.topic_partition())
+                && partition.leader == agent_id
+            {
+                partition.left = Some(LeftAt {
+                    version: drained.manifest_version,
+                    tiered_offset: drained.tiered_offset,
+                    leader_epoch: partition.leader_epoch,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn elected(&mut self, agent_id: AgentId, elections: &[Election]) -> Result<(), StateError> {
@@ -235,6 +255,7 @@ impl ClusterState {
                 } else {
                     partition.led_since
                 },
+                left: partition.left,
             };
         }
         Ok(())
@@ -301,6 +322,7 @@ const fn first_leader(leader: AgentId) -> PartitionState {
         leader,
         leader_epoch: LeaderEpoch::new(1),
         led_since: LeaderEpoch::new(1),
+        left: None,
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     archiver::Sealed,
+    drops::Superfluous,
     engine::{Acks, Event, LeaderEngine},
     error::{Damaged, PartitionError},
     intake::Intake,
@@ -43,10 +44,11 @@ const PRODUCER_EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_
 /// When a refused producer should come back.
 const RETRY_AFTER_MS: u32 = 500;
 
-/// Somebody who waits for an offset to be in the bucket.
+/// Somebody who waits for what is below an offset to be in the bucket.
 #[derive(Debug)]
 struct TierWaiter {
     offset: Offset,
+    /// And for local copies of it to go.
     drop_local: bool,
     done: oneshot::Sender<Result<(), PartitionError>>,
 }
@@ -68,6 +70,7 @@ pub(super) struct Links {
     pub(super) settings: watch::Receiver<PartitionSettings>,
     pub(super) view: watch::Sender<View>,
     pub(super) sealed: watch::Sender<Sealed>,
+    pub(super) superfluous: watch::Sender<Superfluous>,
     pub(super) limits: Arc<Limits>,
     pub(super) traffic: TrafficMetrics,
     pub(super) clocks: Clocks,
@@ -157,6 +160,7 @@ impl Actor {
                 self.abandon();
                 self.publish_view();
             }
+            Message::Drop { below } => self.drop_local(below),
             Message::Damaged(source) => self.on_damage(source),
             Message::BucketDamaged { error, repair } => self.on_bucket_damage(&error, &repair),
             // The age at which the active segment is sealed is read afresh in each turn.
@@ -363,42 +367,78 @@ impl Actor {
 
     /// The bucket has more: local data may go, and somebody may have waited for it.
     fn on_tiered(&mut self) {
-        let manifest = Arc::clone(&self.links.manifest.borrow_and_update());
-        let tiered_offset = manifest.tiered_offset();
-        let (reached, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tier_waiters)
-            .into_iter()
-            .partition(|waiter| waiter.offset <= tiered_offset);
-        self.tier_waiters = waiting;
-        let drop_all = reached.iter().any(|waiter| waiter.drop_local);
-        self.drop_local(tiered_offset, drop_all);
+        self.links.manifest.mark_unchanged();
         self.publish_sealed();
+        self.publish_superfluous();
         self.publish_view();
+        self.answer_tier_waiters();
+    }
+
+    fn answer_tier_waiters(&mut self) {
+        let tiered_offset = self.links.manifest.borrow().tiered_offset();
+        let oldest = self.log.sealed().next().map(|segment| segment.next_offset);
+        let is_reached = |waiter: &TierWaiter| {
+            let is_dropped = oldest.is_none_or(|oldest| oldest > waiter.offset);
+            waiter.offset <= tiered_offset && (is_dropped || !waiter.drop_local)
+        };
+        let reached = self
+            .tier_waiters
+            .extract_if(.., |waiter| is_reached(waiter));
         for waiter in reached {
             // Whoever waited may have gone.
             let _ = waiter.done.send(Ok(()));
         }
     }
 
-    /// Drops sealed segments that are in the bucket, as far as local retention lets them go.
-    fn drop_local(&mut self, tiered_offset: Offset, drop_all: bool) {
-        let keep = if drop_all || self.links.limits.is_disk_short() {
-            0
-        } else {
-            self.links.settings.borrow().local_retention_bytes
+    /// Says which sealed segments are in the bucket, by the manifest, and beyond what local retention
+    /// keeps. They go once the archiver has seen that the bucket has them.
+    fn publish_superfluous(&self) {
+        let superfluous = self.superfluous();
+        self.links.superfluous.send_if_modified(|before| {
+            let is_news = *before != superfluous;
+            *before = superfluous;
+            is_news
+        });
+    }
+
+    fn superfluous(&self) -> Superfluous {
+        if self.intake.check_writable().is_err() {
+            return Superfluous::default();
+        }
+        let tiered_offset = self.links.manifest.borrow().tiered_offset();
+        let is_awaited = |waiter: &TierWaiter| waiter.drop_local && waiter.offset <= tiered_offset;
+        let is_urgent =
+            self.links.limits.is_disk_short() || self.tier_waiters.iter().any(is_awaited);
+        let keep = match is_urgent {
+            true => 0,
+            false => self.links.settings.borrow().local_retention_bytes,
         };
+        let start = self.log.local_log_start_offset();
         let mut tiered_bytes = self.log.size_bytes() - self.log.bytes_from(tiered_offset);
-        let mut below = None;
+        let mut end = start;
         for segment in self.log.sealed() {
             if segment.next_offset > tiered_offset || tiered_bytes <= keep {
                 break;
             }
             tiered_bytes = tiered_bytes.saturating_sub(segment.size_bytes);
-            below = Some(segment.next_offset);
+            end = segment.next_offset;
         }
-        let Some(below) = below else { return };
+        Superfluous {
+            offsets: start..end,
+            is_urgent,
+        }
+    }
+
+    /// Drops sealed segments that were seen in the bucket.
+    fn drop_local(&mut self, below: Offset) {
+        // What is on the disk of an offline partition may be all there is.
+        if self.intake.check_writable().is_err() {
+            return;
+        }
         if let Err(error) = self.log.delete_below(below) {
             self.on_failure(&error);
         }
+        self.on_tiered();
     }
 
     fn on_seal(&mut self, drop_local: bool, done: oneshot::Sender<Result<(), PartitionError>>) {
@@ -490,8 +530,10 @@ impl Actor {
         });
     }
 
-    /// Answers everybody who waits, since nobody else will: their batches may or may not stay.
+    /// Answers everybody who waits, since nobody else will: their batches may or may not stay. Local
+    /// copies stay.
     fn abandon(&mut self) {
+        self.publish_superfluous();
         let error = self.intake.unknown_outcome();
         for Waiting { reply, .. } in self.engine.abandon() {
             reply.send(Err(error.clone()));

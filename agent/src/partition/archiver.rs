@@ -7,6 +7,8 @@
 //! The manifest chain is opened by the first upload or trim. Until then the archiver goes by the
 //! manifest that the last run left in the data directory, so that an idle partition sends no requests,
 //! over restarts too, and a partition that was never uploaded has nothing in the bucket.
+//!
+//! Local copies go only once it has seen that the bucket has what they hold.
 
 use std::{
     sync::{
@@ -20,10 +22,10 @@ use esker_index::{
     Manifest,
     retention::{self, Decision},
 };
-use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicPartition};
+use esker_proto::types::{ClusterId, LeaderEpoch, Offset, OffsetRange, TopicPartition};
 use esker_tiering::{
     Error, ErrorKind,
-    archive::{Archive, ArchiveDeps, OpenWith, SEGMENTS_PER_COMMIT_MAX, is_newest},
+    archive::{Archive, ArchiveDeps, OpenWith, SEGMENTS_PER_COMMIT_MAX, is_newest, see},
     keys::Key,
     scrub::repair_command,
 };
@@ -34,7 +36,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    error::PartitionError, message::Message, settings::PartitionSettings, spread::spread,
+    drops::{Drops, Superfluous},
+    error::PartitionError,
+    message::Message,
+    settings::PartitionSettings,
+    spread::spread,
     uploads::Uploads,
 };
 use crate::{
@@ -64,6 +70,8 @@ pub(super) enum Ask {
     Trim(Trim),
     /// Make sure that the published manifest is the newest.
     Confirm(oneshot::Sender<Result<(), PartitionError>>),
+    /// Make sure that the bucket has what was uploaded last, and the manifest that names it.
+    See(oneshot::Sender<Result<(), PartitionError>>),
 }
 
 impl Ask {
@@ -72,7 +80,7 @@ impl Ask {
         // The caller may have gone.
         match self {
             Self::Trim(Trim { done, .. }) => drop(done.send(Err(error))),
-            Self::Confirm(done) => drop(done.send(Err(error))),
+            Self::Confirm(done) | Self::See(done) => drop(done.send(Err(error))),
         }
     }
 }
@@ -123,6 +131,7 @@ pub(super) struct Archiver {
     /// The published manifest is known to be the newest.
     pub(super) is_confirmed: Arc<AtomicBool>,
     pub(super) sealed: watch::Receiver<Sealed>,
+    pub(super) superfluous: watch::Receiver<Superfluous>,
     pub(super) manifest: watch::Sender<Arc<Manifest>>,
     pub(super) settings: watch::Receiver<PartitionSettings>,
     pub(super) asks: mpsc::Receiver<Ask>,
@@ -136,6 +145,7 @@ pub(super) struct Archiver {
 enum Wake {
     Stop,
     Ask(Ask),
+    Drop,
     Upload,
     Retention,
 }
@@ -145,6 +155,7 @@ impl Archiver {
     /// partitions wait at a time, and the state of an upload takes tens of kilobytes.
     pub(super) async fn run(mut self) {
         let mut uploads = Uploads::new(self.context.stores_again.subscribe());
+        let mut drops = Drops::new(self.superfluous.clone());
         // Spread, so that the partitions of an agent do not ask the bucket together.
         let interval = self.context.retention_interval;
         let first = Instant::now() + interval.mul_f64(spread(self.at));
@@ -154,10 +165,12 @@ impl Archiver {
         self.sealed.mark_changed();
         self.remember().await;
         loop {
-            let done = match self.wake(&mut uploads, &mut retention).await {
+            let done = match self.wake(&mut uploads, &mut drops, &mut retention).await {
                 Wake::Stop => return self.remember().await,
                 Wake::Ask(Ask::Trim(trim)) => self.on_trim(trim).await,
                 Wake::Ask(Ask::Confirm(done)) => self.on_confirm(done).await,
+                Wake::Ask(Ask::See(done)) => self.on_see(done).await,
+                Wake::Drop => Box::pin(self.allow_drop(&mut drops)).await,
                 Wake::Upload => Box::pin(self.upload_some(&mut uploads)).await,
                 Wake::Retention => Box::pin(self.retain()).await,
             };
@@ -170,13 +183,19 @@ impl Archiver {
     /// Waits for the next thing to do. A backlog is uploaded piece by piece, so that retention and
     /// trims, which may free what the backlog fills, get their turns in between; and a piece follows
     /// each trim, so that trims without end do not keep uploads waiting.
-    async fn wake(&mut self, uploads: &mut Uploads, retention: &mut Interval) -> Wake {
+    async fn wake(
+        &mut self,
+        uploads: &mut Uploads,
+        drops: &mut Drops,
+        retention: &mut Interval,
+    ) -> Wake {
         let may_ask = !(uploads.is_ready() && uploads.was_passed_over);
         let woken = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Wake::Stop,
             ask = self.asks.recv(), if may_ask => ask.map_or(Wake::Stop, Wake::Ask),
             _ = retention.tick() => Wake::Retention,
+            is_open = drops.due() => if is_open { Wake::Drop } else { Wake::Stop },
             is_open = uploads.due(&mut self.sealed) => {
                 if is_open { Wake::Upload } else { Wake::Stop }
             }
@@ -199,6 +218,53 @@ impl Archiver {
         fenced
             .filter(|error| error.kind() == ErrorKind::Fenced)
             .map_or(Ok(()), Err)
+    }
+
+    /// Answers whether the bucket has what was uploaded last. An error means that a newer leader was met.
+    async fn on_see(
+        &mut self,
+        done: oneshot::Sender<Result<(), PartitionError>>,
+    ) -> Result<(), Arc<Error>> {
+        let end = self.manifest.borrow().tiered_offset();
+        let last = Offset::new(end.get().saturating_sub(1));
+        let seen = Box::pin(self.see(last..end)).await.map_err(Arc::new);
+        let fenced = seen.clone().err();
+        // The caller may have gone.
+        let _ = done.send(seen.map_err(PartitionError::Store));
+        fenced
+            .filter(|error| error.kind() == ErrorKind::Fenced)
+            .map_or(Ok(()), Err)
+    }
+
+    /// Has the actor let go of local copies, if the bucket has what they hold. An error means that a
+    /// newer leader was met.
+    async fn allow_drop(&mut self, drops: &mut Drops) -> Result<(), Arc<Error>> {
+        let offsets = drops.begin();
+        let below = offsets.end;
+        match self.see(offsets).await {
+            Ok(()) => {
+                drops.seen(below);
+                // If the actor is gone already, nothing goes.
+                let _ = self.actor.send(Message::Drop { below }).await;
+            }
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(Arc::new(error)),
+            Err(error) if error.kind() == ErrorKind::Corrupt => self.report_damage(error).await,
+            Err(error) => tracing::info!(
+                partition = %self.at, %error,
+                "cannot see whether the bucket has what was uploaded, keeping local copies"
+            ),
+        }
+        Ok(())
+    }
+
+    async fn see(&mut self, offsets: OffsetRange) -> Result<(), Error> {
+        match &mut self.archive {
+            Some(archive) => archive.see(&offsets).await,
+            None => {
+                let manifest = Arc::clone(&self.manifest.borrow());
+                see(&self.context.deps.store, &manifest, &offsets).await
+            }
+        }
     }
 
     async fn confirm(&mut self) -> Result<(), Error> {
@@ -234,11 +300,7 @@ impl Archiver {
                 let wait = uploads.failed(&error, self.sealed.borrow().is_awaited);
                 self.note_failure(&error, uploads.attempts(), wait);
                 if self.is_bucket_damage(&error) {
-                    // If the actor is gone already, there is nothing to take offline.
-                    let repair = repair_command(self.context.deps.store.name(), self.at);
-                    let error = error.into();
-                    let damaged = Message::BucketDamaged { error, repair };
-                    let _ = self.actor.send(damaged).await;
+                    self.report_damage(error).await;
                 }
             }
         }
@@ -281,6 +343,9 @@ impl Archiver {
                     partition = %self.at, %error,
                     "retention or garbage collection failed, will retry at the next retention-interval"
                 );
+                if self.is_bucket_damage(&error) {
+                    self.report_damage(error).await;
+                }
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -430,6 +495,17 @@ impl Archiver {
             }
             _ => false,
         }
+    }
+
+    /// Has the actor take the partition offline.
+    async fn report_damage(&self, error: Error) {
+        let repair = repair_command(self.context.deps.store.name(), self.at);
+        let error = error.into();
+        // If the actor is gone already, there is nothing to take offline.
+        let _ = self
+            .actor
+            .send(Message::BucketDamaged { error, repair })
+            .await;
     }
 
     fn note_failure(&self, error: &Error, attempt: u32, wait: Duration) {

@@ -214,6 +214,15 @@ impl PartitionHandle {
         answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
     }
 
+    /// Makes sure that the bucket has what was uploaded last, and the manifest that names it.
+    pub(crate) async fn see(&self) -> Result<(), PartitionError> {
+        let (done, answer) = oneshot::channel();
+        if self.asks.send(Ask::See(done)).await.is_err() {
+            return Err(PartitionError::ShuttingDown);
+        }
+        answer.await.unwrap_or(Err(PartitionError::ShuttingDown))
+    }
+
     /// Has the partition look at its segments again, unless it has enough to do.
     pub(crate) fn nudge(&self) {
         let _ = self.inbox.try_send(Message::SettingsChanged);

@@ -34,7 +34,9 @@ pub(crate) enum Message {
     Fence,
     /// The local log was found damaged.
     Damaged(Arc<log::Error>),
-    /// The manifest of this partition is gone from the bucket. Nothing local may go.
+    /// The bucket has what the local segments below hold: they may go.
+    Drop { below: Offset },
+    /// What the bucket had of this partition is gone or damaged. Nothing local may go.
     BucketDamaged {
         error: Arc<esker_tiering::Error>,
         /// The command that shows what can be done.

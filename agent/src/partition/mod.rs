@@ -12,8 +12,9 @@
 //!
 //! **Order of tiering.** A second task (`archiver`) owns the partition's remote part. Sealed
 //! segments below the high watermark go up, oldest first; the manifest is published when its commit
-//! is won; then, and only below the tiered offset, the actor drops local data: first the new view,
-//! then the files. A reader that still holds the old view still holds the files.
+//! is won; then, only below the tiered offset, and only once the archiver has seen that the bucket still
+//! has it (`drops`), the actor drops local data: first the new view, then the files. A reader that still
+//! holds the old view still holds the files.
 //!
 //! **What a reader may see.** Offsets in `[log_start_offset, high_watermark)`, each from the tail or
 //! the bucket, the same bytes from both. A reader takes the view first and the manifest second;
@@ -35,6 +36,7 @@
 
 mod actor;
 mod archiver;
+mod drops;
 mod engine;
 mod error;
 mod handle;

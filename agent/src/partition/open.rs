@@ -8,7 +8,9 @@ use std::{
 use esker_index::Manifest;
 use esker_proto::types::{ClusterId, LeaderEpoch, Offset, TopicId, TopicPartition};
 use esker_tiering::{
-    archive::{self, Archive, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything},
+    archive::{
+        self, Archive, LeftAt, LocalExtent, ManifestFile, OpenWith, Remembered, delete_everything,
+    },
     env::TaskSet,
     scrub::repair_command,
 };
@@ -18,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     actor::{Actor, Links},
     archiver::{Archiver, ArchiverContext, Sealed},
+    drops::Superfluous,
     error::repair,
     handle::PartitionHandle,
     offline::{SetAside, set_aside},
@@ -66,6 +69,8 @@ pub(crate) enum Start {
         /// Since this epoch no other agent led it: a local log that is older may have been overtaken,
         /// and is discarded.
         led_since: LeaderEpoch,
+        /// The manifest that was its newest when a leader left with all of it in the bucket.
+        left: Option<LeftAt>,
     },
 }
 
@@ -221,15 +226,18 @@ async fn open_chain(
 ) -> Result<Chain, OpenError> {
     let context = &opening.archiver;
     let leader_epoch = start.leader_epoch();
-    let led_since = match start {
-        Start::New => leader_epoch,
-        Start::Existing { led_since, .. } => led_since,
+    let (led_since, left) = match start {
+        Start::New => (leader_epoch, None),
+        Start::Existing {
+            led_since, left, ..
+        } => (led_since, left),
     };
     let remembered = recall(opening, at, start).await?;
     let mut with = OpenWith {
         file: Some(opening.data_dir.manifest_file(at)),
         has_garbage: remembered.as_ref().is_none_or(|known| known.has_garbage),
         local: None,
+        left,
     };
     let empty = || Arc::new(Manifest::create(context.cluster_id, at));
     let is_known = remembered.is_some();
@@ -487,6 +495,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
     let is_confirmed = Arc::new(AtomicBool::new(archive.is_some()));
     let settings_in = Arc::new(watch::Sender::new(settings));
     let sealed_in = watch::Sender::new(Sealed::default());
+    let superfluous_in = watch::Sender::new(Superfluous::default());
     let (view_in, view) = watch::channel(View::of(&log));
     let archiver = Archiver {
         context: Arc::clone(&opening.archiver),
@@ -496,6 +505,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         with,
         is_confirmed: Arc::clone(&is_confirmed),
         sealed: sealed_in.subscribe(),
+        superfluous: superfluous_in.subscribe(),
         manifest: published,
         settings: settings_in.subscribe(),
         asks,
@@ -511,6 +521,7 @@ fn start_tasks(opening: &Opening, parts: Parts) -> PartitionHandle {
         settings: settings_in.subscribe(),
         view: view_in,
         sealed: sealed_in,
+        superfluous: superfluous_in,
         limits: Arc::clone(&opening.limits),
         traffic: opening.traffic.clone(),
         clocks: opening.archiver.clocks.clone(),

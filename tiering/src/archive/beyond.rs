@@ -20,6 +20,10 @@
 //! manifest is lost, or the local log is. Then nothing is written, neither opening nor segment, so
 //! that a lost object may still be restored; `esker bucket repair` names the segments again.
 //!
+//! Where the segments were lost too, or what was lost moved the log start or merged pages, nothing lies
+//! above. An owner that left in order therefore notes which manifest was its newest ([`LeftAt`]), and its
+//! successor refuses an older one, unless a repair wrote it.
+//!
 //! Without a local log, as in a verification or a collection of garbage, nobody can tell an upload in
 //! progress from a lost manifest. So nothing at or above the tiered offset is ever deleted by name
 //! or by absence from a manifest; it is garbage once the tiered offset has passed it.
@@ -31,7 +35,7 @@ use esker_proto::types::{LeaderEpoch, ManifestVersion, Offset};
 use futures::{TryStreamExt, future::BoxFuture};
 
 use crate::{
-    chain::Entry,
+    chain::{Entry, repairs},
     error::Error,
     keys::{Key, Keys, SegmentName},
     scrub::segment::read_trailer,
@@ -49,6 +53,38 @@ pub struct LocalExtent {
     pub log_end_offset: Offset,
     /// Its leader epochs.
     pub epochs: EpochHistory,
+}
+
+/// The newest manifest of an owner that left with everything in the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAt {
+    /// Its version.
+    pub version: ManifestVersion,
+    /// Where it ended.
+    pub tiered_offset: Offset,
+    /// The epoch of that owner, which may have committed nothing in it.
+    pub leader_epoch: LeaderEpoch,
+}
+
+impl LeftAt {
+    /// Whether `newest` is older. One of a later epoch follows a manifest that was accepted.
+    fn is_after(&self, newest: Option<&Manifest>) -> bool {
+        let Some(header) = newest.map(Manifest::header) else {
+            return self.version > ManifestVersion::default();
+        };
+        let is_accepted = header.leader_epoch > self.leader_epoch || repairs(header.nonce);
+        header.version < self.version && !is_accepted
+    }
+
+    fn lost(&self, keys: Keys, tiered_offset: Offset) -> Error {
+        let reason = format!(
+            "the manifest is gone, which was the newest when the agent that led before was drained; it \
+             ended at offset {}, and what is left ends at {tiered_offset}. Where a repair finds the rest \
+             intact, --force accepts the loss",
+            self.tiered_offset
+        );
+        Error::corrupt(keys.manifest(self.version), reason)
+    }
 }
 
 /// Finds out how far the local log of a partition reaches, given its newest manifest.
@@ -122,6 +158,8 @@ pub(super) struct Check<'a> {
     pub known: &'a Manifest,
     /// `known` is what this owner's last run left, and it was the newest then.
     pub is_remembered: bool,
+    /// What the last owner that left in order said of its newest.
+    pub left: Option<LeftAt>,
 }
 
 impl Check<'_> {
@@ -143,9 +181,14 @@ impl Check<'_> {
         if self.is_remembered && self.is_known(newest) {
             return Ok(());
         }
-        match self.local {
-            Some(local) => refuse_beyond(store, keys, newest, local).await,
-            None => Ok(()),
+        if let Some(local) = self.local {
+            refuse_beyond(store, keys, newest, local).await?;
+        }
+        match self.left {
+            Some(left) if left.is_after(newest.map(|newest| &newest.body)) => {
+                Err(left.lost(keys, tiered_offset))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -1,12 +1,10 @@
 //! Commits manifests, and finds out about commits whose outcome is not known.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use esker_index::{Manifest, NewPage, Next, Update};
 use esker_proto::types::{ClusterId, LeaderEpoch};
 use futures::FutureExt;
-use tokio::time::Instant;
 
 use super::{
     Archive, ArchiveDeps,
@@ -19,9 +17,6 @@ use crate::{
     error::{Error, ErrorKind},
     keys::{Keys, PageName},
 };
-
-/// How long the newest manifest counts as seen. Owners that commit often need not ask.
-const TIP_SEEN_FOR: Duration = Duration::from_secs(60);
 
 /// What a commit makes garbage.
 #[derive(Debug, Default)]
@@ -39,7 +34,7 @@ impl Archive {
         update: Update,
         mut fallout: Fallout,
     ) -> Result<(), Error> {
-        if let Err(error) = self.see_tip().await {
+        if let Err(error) = self.see_chain_unless_seen().await {
             self.garbage.extend(fallout.if_lost);
             return Err(error);
         }
@@ -115,7 +110,7 @@ impl Archive {
         }
     }
 
-    fn note_failure(&mut self, error: Error) -> Error {
+    pub(super) fn note_failure(&mut self, error: Error) -> Error {
         if error.kind() == ErrorKind::Fenced {
             self.deps.metrics.committed("lost");
             self.fenced = Some(error.clone());
@@ -131,7 +126,6 @@ impl Archive {
         self.garbage.extend(if has_won { if_won } else { if_lost });
         if has_won {
             self.deps.metrics.committed("won");
-            self.seen_at = Instant::now();
             self.published
                 .send_replace(Arc::new(self.chain.tip().body.clone()));
         }
@@ -155,44 +149,6 @@ impl Archive {
                 Ok(())
             }
             Err(error) => Err(self.note_failure(error)),
-        }
-    }
-
-    /// Makes sure that the newest manifest is still in the bucket, unless that was seen just now. An
-    /// owner that continued a chain which somebody deleted would let local copies go in exchange for
-    /// nothing.
-    async fn see_tip(&mut self) -> Result<(), Error> {
-        if self.seen_at.elapsed() < TIP_SEEN_FOR {
-            return Ok(());
-        }
-        let key = ChainName::Manifest(self.keys).slot(self.chain.tip().slot);
-        match self.deps.store.get(&key).await {
-            Ok(bytes) => {
-                self.refuse_another(key, bytes)?;
-                self.seen_at = Instant::now();
-                Ok(())
-            }
-            Err(error) if error.is_not_found() => {
-                // A newer owner may have collected it, but it keeps what opened its epoch.
-                self.confirm_ownership().await?;
-                let reason = "the newest manifest is gone: objects of this partition were deleted";
-                Err(Error::corrupt(key, reason))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// A repair may have put another manifest in the place of one that was deleted. Bytes that are
-    /// damaged are nobody's: the next version takes over from them.
-    fn refuse_another(&mut self, key: String, bytes: Bytes) -> Result<(), Error> {
-        let tip = &self.chain.tip().body;
-        match Manifest::decode(bytes) {
-            Ok(there) if there.header().nonce != tip.header().nonce => {
-                let theirs = u64::from(there.header().leader_epoch.get());
-                let ours = u64::from(self.leader_epoch.get());
-                Err(self.note_failure(Error::Fenced { key, ours, theirs }))
-            }
-            _ => Ok(()),
         }
     }
 

@@ -8,7 +8,6 @@ use futures::TryStreamExt;
 
 use super::{
     Archive,
-    pages::Pages,
     plan::{self, DEAD_MAX, DELETES_PER_CALL_MAX, Reason},
     scan::{Found, Scan},
     trim::is_damage,
@@ -298,8 +297,7 @@ impl Archive {
             };
             edge.is_some_and(|edge| (log_start_offset..edge).contains(&base_offset))
         };
-        let pages = Pages::new(self.deps.store.clone(), self.keys, self.deps.tasks.clone());
-        let mut scan = Scan::new(self.keys, &manifest, pages);
+        let mut scan = Scan::new(self.keys, &manifest, self.pages.another());
         // Pages and segments are neighbours, and last, in the order of keys.
         let start_after = start_after.unwrap_or_else(|| self.keys.pages());
         let mut listing = self

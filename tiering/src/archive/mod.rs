@@ -18,6 +18,7 @@ pub(crate) mod plan;
 mod remembered;
 pub(crate) mod scan;
 mod sealed;
+mod seen;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod trim;
@@ -28,9 +29,9 @@ use std::sync::Arc;
 
 use esker_index::{Manifest, SegmentMeta};
 use esker_proto::types::{ClusterId, LeaderEpoch, TopicPartition};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
-pub use beyond::{LocalExtent, LocalLog};
+pub use beyond::{LeftAt, LocalExtent, LocalLog};
 pub use budget::UploadBudget;
 pub use delete::delete_everything;
 pub use garbage::Collected;
@@ -38,8 +39,9 @@ pub use metrics::ArchiveMetrics;
 pub use plan::Reason;
 pub use remembered::{ManifestFile, Remembered};
 pub use sealed::SealedSegment;
+pub use seen::see;
 pub use upload::SEGMENTS_PER_COMMIT_MAX;
-pub use view::{Viewer, is_newest, see, view};
+pub use view::{Viewer, is_newest, view};
 
 use crate::{
     chain::{Chain, RetryPolicy},
@@ -52,6 +54,7 @@ use beyond::Check;
 use commit::Fallout;
 use garbage::Garbage;
 use pages::Pages;
+use seen::Seen;
 
 /// What all archives of a process share.
 #[derive(Clone, Debug)]
@@ -104,6 +107,8 @@ pub struct OpenWith {
     /// bucket has beyond that came from somebody else, who passes for this owner, or is what only a
     /// lost manifest can have named.
     pub local: Option<LocalExtent>,
+    /// What the last owner that left in order said of its newest manifest.
+    pub left: Option<LeftAt>,
 }
 
 impl OpenWith {
@@ -152,8 +157,8 @@ pub struct Archive {
     is_remembered: bool,
     /// A page to merge was damaged.
     cannot_merge: bool,
-    /// When the newest manifest was last known to be in the bucket.
-    seen_at: Instant,
+    /// The last look at whether the bucket has this owner's manifests.
+    seen: Seen,
 }
 
 impl Archive {
@@ -182,8 +187,9 @@ impl Archive {
     }
 
     /// As [`Archive::open_into`], for a partition that was led before. Refuses, before it writes anything,
-    /// if segments lie above the newest manifest that only a lost one can have named; `local` tells
-    /// them from uploads that were never committed. See `beyond` for how.
+    /// if segments lie above the newest manifest that only a lost one can have named, or if the last owner
+    /// that left in order had a newer one; `local` tells the former from uploads that were never
+    /// committed. See `beyond` for how.
     ///
     /// # Errors
     ///
@@ -240,10 +246,12 @@ impl Archive {
             local,
             known: &known,
             is_remembered: with.local.is_some(),
+            left: with.left,
         };
         let chain = commit::open_chain(&deps, keys, cluster_id, leader_epoch, check).await?;
         let manifest = &chain.tip().body;
         with.refuse_more(manifest, &keys)?;
+        let opened_at = chain.tip().slot;
         let pages = Pages::new(deps.store.clone(), keys, deps.tasks.clone());
         let mut garbage = Garbage::default();
         if with.has_garbage && chain.opened_at() > 1 {
@@ -264,7 +272,7 @@ impl Archive {
             file: with.file,
             is_remembered: false,
             cannot_merge: false,
-            seen_at: Instant::now(),
+            seen: Seen::now(opened_at),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Reads index pages for the owner of a partition and for tools. Readers have a cache of their own.
 
+use std::time::Duration;
+
 use esker_index::{Manifest, PageRef, Rows};
 use esker_proto::types::Offset;
 
@@ -8,9 +10,13 @@ use crate::{
     env::TaskSet,
     error::Error,
     keys::{Keys, PageName},
-    page_load::LOADS,
+    page_load::{DamagedPages, LOADS},
     store::Store,
 };
+
+/// A page that was found damaged is not fetched again for so long, however often retention and
+/// collection ask for it.
+const DAMAGED_FOR: Duration = Duration::from_secs(3600);
 
 /// Fetches pages and holds the last one, since they are asked for in offset order.
 #[derive(Debug)]
@@ -18,18 +24,35 @@ pub(crate) struct Pages {
     store: Store,
     keys: Keys,
     tasks: TaskSet,
-    /// A page that is damaged is remembered too: it is asked for once per segment.
-    held: Option<(PageName, Result<Rows, Error>)>,
+    held: Option<(PageName, Rows)>,
+    damaged: DamagedPages,
 }
 
 impl Pages {
-    pub(crate) const fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
+    pub(crate) fn new(store: Store, keys: Keys, tasks: TaskSet) -> Self {
         Self {
             store,
             keys,
             tasks,
             held: None,
+            damaged: DamagedPages::new(DAMAGED_FOR),
         }
+    }
+
+    /// Returns another one that holds nothing yet, but knows which pages are damaged.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            tasks: self.tasks.clone(),
+            damaged: self.damaged.clone(),
+            keys: self.keys,
+            held: None,
+        }
+    }
+
+    /// Whether a page was found damaged lately: it is not fetched again then.
+    pub(crate) fn is_damaged(&self, page: &PageRef) -> bool {
+        self.damaged.known(page.id).is_some()
     }
 
     /// Returns the rows of `page`.
@@ -42,13 +65,11 @@ impl Pages {
         if let Some((held, rows)) = &self.held
             && *held == name
         {
-            return rows.clone();
+            return Ok(rows.clone());
         }
-        let rows = self.load(page).await;
-        if rows.as_ref().err().is_none_or(is_damage) {
-            self.held = Some((name, rows.clone()));
-        }
-        rows
+        let rows = self.load(page).await?;
+        self.held = Some((name, rows.clone()));
+        Ok(rows)
     }
 
     /// Forgets the page held: a large one takes megabytes.
@@ -58,8 +79,17 @@ impl Pages {
 
     /// Reads a page and leaves the one held alone.
     pub(crate) async fn load(&self, page: &PageRef) -> Result<Rows, Error> {
+        if let Some(error) = self.damaged.known(page.id) {
+            return Err(error);
+        }
         let key = self.keys.page(page.into());
-        LOADS.load(&self.store, &self.tasks, &key, page).await
+        let loaded = LOADS.load(&self.store, &self.tasks, &key, page).await;
+        if let Err(error) = &loaded
+            && is_damage(error)
+        {
+            self.damaged.note(page.id, error);
+        }
+        loaded
     }
 
     /// Returns the rows that cover `offset`, below the log start too as far as a page reaches there.

@@ -55,8 +55,10 @@ impl Archive {
         &mut self,
         page: &esker_index::PageRef,
     ) -> Result<Option<Rows>, Error> {
+        let was_known = self.pages.is_damaged(page);
         match self.pages.rows(page).await {
             Ok(rows) => Ok(Some(rows)),
+            Err(error) if is_damage(&error) && was_known => Ok(None),
             Err(error) if is_damage(&error) => {
                 let at = self.keys.topic_partition();
                 let command = repair_command(self.deps.store.name(), at);

@@ -44,7 +44,8 @@ impl Archive {
     /// again with the same segments after anything.
     ///
     /// The caller MUST hand over only offsets below the high watermark, and MUST NOT delete a local
-    /// file before the published manifest's tiered offset has passed it. When this returns `Ok` it
+    /// file before the published manifest's tiered offset has passed it, nor before [`Archive::see`] has
+    /// found what it holds. When this returns `Ok` it
     /// has passed every segment that was taken.
     ///
     /// # Errors

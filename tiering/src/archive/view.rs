@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_index::Manifest;
-use esker_proto::types::{ManifestVersion, TopicPartition};
+use esker_proto::types::TopicPartition;
 
 use crate::{
     chain::{ChainName, ChainReader, Entry},
@@ -37,31 +37,6 @@ pub async fn is_newest(store: &Store, manifest: &Manifest) -> Result<bool, Error
         Err(error) => Err(error),
         Ok(_) => Ok(false),
     }
-}
-
-/// Makes sure that the bucket has a manifest and the newest segment it names.
-///
-/// # Errors
-///
-/// `Corrupt` if it has not; else those of the store.
-pub async fn see(store: &Store, manifest: &Manifest) -> Result<(), Error> {
-    let header = manifest.header();
-    let keys = Keys::new(header.topic_partition);
-    if header.version == ManifestVersion::default() {
-        return Ok(());
-    }
-    let newest = manifest.head().segments().last();
-    let named = newest.map(|meta| keys.segment(meta.into()));
-    for key in named.into_iter().chain([keys.manifest(header.version)]) {
-        match store.head(&key).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {
-                return Err(Error::corrupt(key, "the object is gone: it was deleted"));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Follows a partition's manifest. Fences nobody.

@@ -49,7 +49,12 @@ pub trait ChainBody: Sized + Send + Sync {
 
 /// Draws the nonce of a body that opens an epoch.
 pub fn opening_nonce(ids: &dyn IdGenerator) -> u128 {
-    ids.nonce() | 1
+    ids.nonce() & !0b11 | 1
+}
+
+/// Draws the nonce of a body that a repair puts. It opens an epoch too.
+pub(crate) fn repair_nonce(ids: &dyn IdGenerator) -> u128 {
+    ids.nonce() | 0b11
 }
 
 /// Draws the nonce of any other body.

@@ -95,8 +95,10 @@ mod rules;
 mod tests;
 mod writer;
 
+pub(crate) use body::repair_nonce;
 pub use body::{ChainBody, ChainName, Entry, next_nonce, opening_nonce};
 pub use put::{Put, RetryPolicy, put_definite};
 pub use reader::{ChainReader, Tail};
 pub use rules::FIRST_SLOT;
+pub(crate) use rules::repairs;
 pub use writer::{Chain, OpeningCheck};

@@ -35,3 +35,9 @@ pub(super) const fn may_apply(from: u64, floor: u64) -> bool {
 pub(super) const fn opens(nonce: u128) -> bool {
     nonce & 1 == 1
 }
+
+/// Nonces of what a repair puts have the next bit set too, those of other openings since this rule do
+/// not: a repair may end below what it replaces, and nobody else may. Persisted.
+pub(crate) const fn repairs(nonce: u128) -> bool {
+    nonce & 0b11 == 0b11
+}

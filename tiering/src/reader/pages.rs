@@ -1,27 +1,23 @@
 //! Decoded index pages: bounded in bytes, each fetched and decoded once however many need it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use esker_index::{PageId, PageRef, Rows};
 use esker_proto::types::TopicPartition;
 use foyer::{Cache, EvictionConfig, LruConfig};
-use parking_lot::Mutex;
 use prometheus::IntCounter;
-use tokio::time::Instant;
 
 use super::flights::{Boarding, Flights, Ticket};
 use crate::{
     env::TaskSet,
     error::{Error, ErrorKind},
     keys::{Key, PageName},
-    page_load::LOADS,
+    page_load::{DamagedPages, LOADS},
     store::Store,
 };
 
 /// A page that was found damaged is not fetched again for so long.
 const DAMAGED_FOR: Duration = Duration::from_secs(300);
-/// So many damaged pages are remembered.
-const DAMAGED_MAX: usize = 1000;
 
 /// The pages of one agent.
 #[derive(Debug)]
@@ -29,7 +25,7 @@ pub(super) struct Pages {
     store: Store,
     cache: Cache<PageId, Rows>,
     flights: Flights<PageId, Rows, Error>,
-    damaged: Mutex<HashMap<PageId, (Error, Instant)>>,
+    damaged: DamagedPages,
     misses: IntCounter,
     tasks: TaskSet,
     deadline: Duration,
@@ -54,7 +50,7 @@ impl Pages {
             store,
             cache,
             flights,
-            damaged: Mutex::default(),
+            damaged: DamagedPages::new(DAMAGED_FOR),
             misses,
             tasks,
             deadline,
@@ -109,7 +105,7 @@ impl Pages {
     }
 
     async fn load(self: Arc<Self>, tp: TopicPartition, page: PageRef) -> Result<Rows, Error> {
-        if let Some(error) = self.known_damage(page.id) {
+        if let Some(error) = self.damaged.known(page.id) {
             return Err(error);
         }
         self.misses.inc();
@@ -118,25 +114,11 @@ impl Pages {
         if let Err(error) = &loaded
             && error.kind() == ErrorKind::Corrupt
         {
-            self.note_damage(page.id, error);
+            self.damaged.note(page.id, error);
         }
         let rows = loaded?;
         self.cache.insert(page.id, rows.clone());
         Ok(rows)
-    }
-
-    fn known_damage(&self, id: PageId) -> Option<Error> {
-        let damaged = self.damaged.lock();
-        let (error, since) = damaged.get(&id)?;
-        (since.elapsed() < DAMAGED_FOR).then(|| error.clone())
-    }
-
-    fn note_damage(&self, id: PageId, error: &Error) {
-        let mut damaged = self.damaged.lock();
-        if damaged.len() >= DAMAGED_MAX {
-            damaged.clear();
-        }
-        damaged.insert(id, (error.clone(), Instant::now()));
     }
 }
 

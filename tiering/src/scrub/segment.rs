@@ -75,7 +75,7 @@ fn check_length(
 }
 
 /// The least length of an object with these batches.
-pub(super) const fn size_bytes_min(meta: &SegmentMeta) -> u64 {
+pub(crate) const fn size_bytes_min(meta: &SegmentMeta) -> u64 {
     meta.size_bytes.saturating_add(TRAILER_TAIL_BYTES as u64)
 }
 

@@ -17,7 +17,7 @@ mod requests;
 mod s3;
 mod url;
 
-use std::{future::Future, ops::Range, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_proto::types::TimestampMs;
@@ -346,6 +346,20 @@ impl Store {
         }
     }
 
+    /// Lists the folders in `prefix`, a folder, without what they hold: a request for a thousand.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn folders(&self, prefix: &str) -> Result<BTreeSet<String>, Error> {
+        let path = self.path(prefix)?;
+        let objects = &self.0.clients.objects;
+        let listing = objects.list_with_delimiter(Some(&path));
+        let listed = self.call(Verb::List, prefix, listing).await?;
+        let folders = listed.common_prefixes.iter().map(|path| self.key(path));
+        Ok(folders.collect())
+    }
+
     /// Waits for each item of a listing at most as long as for a whole call.
     fn bounded(
         &self,
@@ -486,11 +500,16 @@ impl Store {
         full.map_err(|error| self.error(key, error.into()))
     }
 
-    fn info(&self, meta: &ObjectMeta) -> ObjectInfo {
-        let full = meta.location.as_ref();
+    /// Returns a path without the store's prefix.
+    fn key(&self, path: &Path) -> String {
+        let full = path.as_ref();
         let key = full.strip_prefix(self.0.prefix.as_str()).unwrap_or(full);
+        key.trim_start_matches('/').to_owned()
+    }
+
+    fn info(&self, meta: &ObjectMeta) -> ObjectInfo {
         ObjectInfo {
-            key: key.trim_start_matches('/').to_owned(),
+            key: self.key(&meta.location),
             size_bytes: meta.size,
             last_modified: TimestampMs::new(meta.last_modified.timestamp_millis()),
         }

@@ -92,6 +92,24 @@ async fn the_prefix_is_added_and_taken_off() {
 }
 
 #[tokio::test]
+async fn folders_are_listed_without_what_they_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/bucket", dir.path().display());
+    let directory = open(&url, StoreOptions::default()).await.unwrap();
+    for store in [directory, faulty().0] {
+        for key in ["a/1/x", "a/1/y/z", "a/2/x", "a/file", "ab/3/x"] {
+            store
+                .put_object(key, Bytes::from_static(b"x"))
+                .await
+                .unwrap();
+        }
+        let folders = store.folders("a").await.unwrap();
+        assert_eq!(folders.into_iter().collect::<Vec<_>>(), ["a/1", "a/2"]);
+        assert!(store.folders("nothing").await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn every_request_is_counted_by_verb_and_outcome() {
     let (store, faults) = faulty();
     store

@@ -1,3 +1,4 @@
+use esker_proto::types::{ManifestVersion, Offset};
 use uuid::Uuid;
 
 use super::*;
@@ -100,12 +101,70 @@ fn a_drain_by_an_older_start_does_not_count() {
     let drained = |epoch| MetaRecord::AgentDrained {
         agent_id: agent(1),
         agent_epoch: AgentEpoch::new(epoch),
+        partitions: Vec::new(),
     };
 
     assert!(state.apply(&drained(1)).is_err());
     state.apply(&drained(2)).unwrap();
 
     assert!(state.agents[&agent(1)].is_drained);
+}
+
+#[test]
+fn what_a_leader_left_is_known_to_whoever_leads_next_until_another_leaves() {
+    let started = MetaRecord::AgentStarted {
+        agent_id: agent(1),
+        agent_epoch: AgentEpoch::new(1),
+        address: String::new(),
+        zone: String::new(),
+        version: String::new(),
+    };
+    let drained = |topic_id, partition, version| Drained {
+        topic_id,
+        partition: PartitionId::new(partition),
+        manifest_version: ManifestVersion::new(version),
+        tiered_offset: Offset::new(version * 10),
+    };
+    let record = |partitions| MetaRecord::AgentDrained {
+        agent_id: agent(1),
+        agent_epoch: AgentEpoch::new(1),
+        partitions,
+    };
+    let elected = MetaRecord::Elected {
+        agent_id: agent(2),
+        partitions: vec![election(1, 0, 2)],
+        is_unclean: false,
+    };
+    let purged = drained(topic(9), 0, 1);
+    let mut state = state_after(&[
+        started,
+        created(1, "orders", 2),
+        record(vec![drained(topic(1), 0, 7), purged]),
+        elected,
+    ]);
+    let left = |state: &ClusterState| -> Vec<_> {
+        let left = state.partitions().map(|(_, led)| led.left);
+        left.map(|left| left.map(|left| (left.version.get(), left.leader_epoch.get())))
+            .collect()
+    };
+    assert_eq!(left(&state), [Some((7, 1)), None]);
+
+    // It leads the second only.
+    let again = record(vec![drained(topic(1), 0, 8), drained(topic(1), 1, 9)]);
+    state.apply(&again).unwrap();
+    assert_eq!(left(&state), [Some((7, 1)), Some((9, 1))]);
+}
+
+#[test]
+fn drains_recorded_before_manifests_were_named_are_read() {
+    let text = r#"{"type":"agent_drained","agent_id":"00000000-0000-0000-0000-000000000001","agent_epoch":2}"#;
+    let record = MetaRecord::AgentDrained {
+        agent_id: agent(1),
+        agent_epoch: AgentEpoch::new(2),
+        partitions: Vec::new(),
+    };
+    assert_eq!(serde_json::from_str::<MetaRecord>(text).unwrap(), record);
+    assert_eq!(serde_json::to_string(&record).unwrap(), text);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use esker_proto::{
     types::{PartitionId, TimestampMs, TopicId},
 };
 use esker_tiering::{
-    archive::{ArchiveMetrics, PartSizes, UploadBudget},
+    archive::{ArchiveMetrics, PartSizes, UploadBudget, delete_everything},
     chain::RetryPolicy,
     env::{SeededIds, SystemClock, TaskSet},
     store::Store,
@@ -28,12 +28,13 @@ const EPOCH: LeaderEpoch = LeaderEpoch::new(1);
 /// One partition's archiver on a bucket in memory, and the ends that others hold.
 struct Bench {
     sealed: watch::Sender<Sealed>,
+    superfluous: watch::Sender<Superfluous>,
     manifest: watch::Receiver<Arc<Manifest>>,
     asks: mpsc::Sender<Ask>,
     tasks: TaskSet,
     deps: ArchiveDeps,
     dir: TempDir,
-    _actor: mpsc::Receiver<Message>,
+    actor: mpsc::Receiver<Message>,
 }
 
 impl Bench {
@@ -69,9 +70,10 @@ impl Bench {
         // The records are old: they would go at once.
         settings.retention = RetentionPolicy::default();
         let (sealed, sealed_out) = watch::channel(Sealed::default());
+        let superfluous = watch::Sender::new(Superfluous::default());
         let (manifest_in, manifest) = watch::channel(Arc::new(Manifest::create(cluster_id, AT)));
         let (asks, asks_out) = mpsc::channel(8);
-        let (actor, _actor) = mpsc::channel(1);
+        let (to_actor, actor) = mpsc::channel(1);
         let archiver = Archiver {
             context: Arc::new(context),
             at: AT,
@@ -80,10 +82,11 @@ impl Bench {
             with: OpenWith::default(),
             is_confirmed: Arc::default(),
             sealed: sealed_out,
+            superfluous: superfluous.subscribe(),
             manifest: manifest_in,
             settings: watch::Sender::new(settings).subscribe(),
             asks: asks_out,
-            actor,
+            actor: to_actor,
             cancel: tasks.token().clone(),
             scan_at: None,
         };
@@ -91,12 +94,13 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         Self {
             sealed,
+            superfluous,
             manifest,
             asks,
             tasks,
             deps,
             dir,
-            _actor,
+            actor,
         }
     }
 
@@ -205,5 +209,33 @@ async fn a_remembered_manifest_is_confirmed_and_replaced_by_a_newer_one() {
     answer.await.unwrap().unwrap();
 
     assert_eq!(bench.manifest.borrow().header().version.get(), 2);
+    bench.tasks.shutdown(Duration::from_secs(5)).await;
+}
+
+/// Who holds a directory knows nothing of what happened to the bucket.
+#[tokio::test]
+async fn local_copies_may_go_once_the_bucket_was_seen_to_have_them_and_not_before() {
+    let mut bench = Bench::start();
+    bench.seal(2);
+    bench.tiered(2).await;
+    let superfluous = |end| Superfluous {
+        offsets: Offset::ZERO..Offset::new(end),
+        is_urgent: true,
+    };
+
+    bench.superfluous.send_replace(superfluous(1));
+    let allowed = bench.actor.recv().await.unwrap();
+    assert!(matches!(allowed, Message::Drop { below } if below.get() == 1));
+
+    delete_everything(&bench.deps.store, AT, &CancellationToken::new())
+        .await
+        .unwrap();
+    bench.superfluous.send_replace(superfluous(2));
+    let refused = bench.actor.recv().await.unwrap();
+    let Message::BucketDamaged { error, repair } = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(error.to_string().contains("/manifest/"), "{error}");
+    assert!(repair.contains("esker bucket repair"), "{repair}");
     bench.tasks.shutdown(Duration::from_secs(5)).await;
 }

@@ -205,6 +205,7 @@ impl Bench {
         let client = connect(agent.grpc_address()).await;
         create(&client, 2).await;
         publish(&client, 0..500).await;
+        seal(&client, true).await;
         assert!(agent.drain().await.is_complete);
         // As after a power cut: the start reads the bucket, whatever the directory remembers of it.
         fs::remove_file(home.path().join("run")).unwrap();

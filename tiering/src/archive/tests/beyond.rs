@@ -10,9 +10,11 @@ use tokio::sync::watch;
 
 use super::fixture::{CLUSTER, Fixture, PARTITION, never};
 use crate::{
-    archive::{Archive, LocalExtent, LocalLog, OpenWith, see},
+    archive::{Archive, LeftAt, LocalExtent, LocalLog, OpenWith, see},
+    env::TaskSet,
     error::{Error, ErrorKind},
     keys::Keys,
+    scrub::{RebuildOptions, Scrubber},
     testing::{Op, Trouble, When},
 };
 
@@ -52,9 +54,20 @@ async fn reopen_knowing(
     local: &Local,
     known: Manifest,
 ) -> Result<Archive, Error> {
+    reopen_with(bucket, epoch, local, known, None).await
+}
+
+async fn reopen_with(
+    bucket: &Fixture,
+    epoch: u32,
+    local: &Local,
+    known: Manifest,
+    left: Option<LeftAt>,
+) -> Result<Archive, Error> {
     let (published, deps) = (watch::Sender::new(Arc::new(known)), bucket.deps.clone());
     let with = OpenWith {
         has_garbage: true,
+        left,
         ..OpenWith::default()
     };
     Archive::reopen(
@@ -185,12 +198,13 @@ async fn an_owner_whose_newest_manifest_was_deleted_commits_nothing_more() {
         .upload(&bucket.segment(30, 40, 2), &never())
         .await
         .unwrap();
-    see(&bucket.plain_store(), &archive.manifest())
+    let offsets = Offset::new(30)..Offset::new(40);
+    see(&bucket.plain_store(), &archive.manifest(), &offsets)
         .await
         .unwrap();
     let all = bucket.bucket().await.into_iter().map(|object| object.key);
     bucket.plain_store().delete(all).await.unwrap();
-    let error = see(&bucket.plain_store(), &archive.manifest()).await;
+    let error = see(&bucket.plain_store(), &archive.manifest(), &offsets).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
     tokio::time::advance(std::time::Duration::from_secs(600)).await;
 
@@ -245,4 +259,77 @@ async fn an_owner_checks_what_lies_above_a_manifest_it_did_not_expect() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert_eq!(bucket.bucket().await.len(), before, "nothing is written");
     open_late(&bucket, another, 30).await.unwrap();
+}
+
+/// Opens it on an empty disk, after an owner in epoch 1 left at this version.
+async fn reopen_after(
+    bucket: &Fixture,
+    epoch: u32,
+    version: u64,
+    tiered_offset: u64,
+) -> Result<Archive, Error> {
+    let left = LeftAt {
+        version: ManifestVersion::new(version),
+        tiered_offset: Offset::new(tiered_offset),
+        leader_epoch: LeaderEpoch::new(1),
+    };
+    let known = Manifest::create(CLUSTER, PARTITION);
+    reopen_with(bucket, epoch, &Local::with(0, &[]), known, Some(left)).await
+}
+
+async fn rebuild(bucket: &Fixture) {
+    let scrubber = Scrubber::new(bucket.plain_store(), TaskSet::new());
+    let options = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
+    let report = scrubber.rebuild_index(PARTITION, &*bucket.deps.ids, options);
+    assert_eq!(report.await.unwrap().refusal, None);
+}
+
+#[tokio::test]
+async fn a_manifest_older_than_what_its_last_owner_left_is_refused_until_it_is_repaired() {
+    // The segments above went too; or only the log start had moved.
+    for is_trim in [false, true] {
+        let bucket = filled().await;
+        if is_trim {
+            let mut archive = bucket.open(1).await.unwrap();
+            archive.trim_below(Offset::new(5)).await.unwrap();
+            delete_versions(&bucket, 6..=6).await;
+        } else {
+            delete_versions(&bucket, 4..=4).await;
+            let mut keys = bucket.data_keys().await;
+            keys.retain(|key| key.contains("/00000000000000000020-"));
+            assert_eq!(keys.len(), 1);
+            bucket.plain_store().delete(keys).await.unwrap();
+        }
+        let version = if is_trim { 6 } else { 4 };
+        let before = bucket.bucket().await.len();
+
+        for epoch in 2..4 {
+            let error = reopen_after(&bucket, epoch, version, 30).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            let key = Keys::new(PARTITION).manifest(ManifestVersion::new(version));
+            let text = error.to_string();
+            assert!(text.contains(&key) && text.contains("--force"), "{text}");
+        }
+        assert_eq!(bucket.bucket().await.len(), before, "nothing is written");
+
+        // It ends where the segments do.
+        rebuild(&bucket).await;
+        let archive = reopen_after(&bucket, 4, version + 3, 30).await.unwrap();
+        let end = if is_trim { 30 } else { 20 };
+        assert_eq!(archive.manifest().tiered_offset(), Offset::new(end));
+        // Whoever comes later follows what was accepted, also if that did not leave in order.
+        reopen_after(&bucket, 5, version + 3, 30).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_owner_goes_on_with_the_manifest_that_the_last_one_left() {
+    let bucket = filled().await;
+    reopen_after(&bucket, 2, 4, 30).await.unwrap();
+    let bucket = Fixture::new(1);
+    let error = reopen_after(&bucket, 2, 4, 30).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "all of it is gone");
 }

@@ -5,4 +5,5 @@ pub(crate) mod fixture;
 mod garbage;
 mod histories;
 mod retention;
+mod seen;
 mod upload;

@@ -1,15 +1,22 @@
 //! Trims by age, by size and by hand.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use esker_index::retention::RetentionPolicy;
-use esker_proto::types::{Offset, TimestampMs};
+use esker_proto::types::{LeaderEpoch, Offset, SegmentId, TimestampMs};
+use uuid::Uuid;
 
 use super::{
-    fixture::{Fixture, never},
+    fixture::{Fixture, PARTITION, never},
     garbage::add_imaginary,
 };
-use crate::{env::ManualClock, error::ErrorKind, store::Verb};
+use crate::{
+    env::ManualClock,
+    error::ErrorKind,
+    keys::{Keys, SegmentName},
+    store::Verb,
+    testing::{Op, Trouble, When},
+};
 
 #[tokio::test]
 async fn retention_by_age_lets_go_of_segments_that_are_old_as_a_whole() {
@@ -214,4 +221,77 @@ async fn retention_within_a_page_reads_it_only_when_something_may_go() {
         Some(Offset::new(1020))
     );
     assert_eq!(archive.manifest().bucket_bytes(), total - 102_000);
+}
+
+/// Retention looks each minute, and whoever looks for orphans asks for each segment.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_page_is_fetched_once_in_a_long_while_and_stops_no_collection() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    add_imaginary(&mut archive, 1024 * 3).await;
+    let page = archive.manifest().pages()[0];
+    let key = Keys::new(PARTITION).page((&page).into());
+    let whole = bucket.plain_store().get(&key).await.unwrap();
+    let cut = whole.slice(..whole.len() / 2);
+    bucket.plain_store().put_object(&key, cut).await.unwrap();
+    for number in 0..40 {
+        let orphan = SegmentName {
+            base_offset: Offset::new(number * 10),
+            leader_epoch: LeaderEpoch::new(0),
+            segment_id: SegmentId::new(Uuid::from_u128(7)),
+        };
+        let orphan = Keys::new(PARTITION).segment(orphan);
+        bucket.plain_store().put_object(&orphan, "x").await.unwrap();
+    }
+    let age = RetentionPolicy {
+        age_ms: Some(0),
+        size_bytes: None,
+    };
+    bucket
+        .faults
+        .inject(When::on(Op::Get).key(&key), Trouble::Delay(Duration::ZERO));
+    let fetches = || bucket.faults.hits(Op::Get);
+
+    for _ in 0..30 {
+        // The oldest segments may go, but which they are only that page tells.
+        let kept = archive.apply_retention(TimestampMs::new(500), age).await;
+        assert_eq!(kept.unwrap(), None);
+        archive.request_scan();
+        archive.collect_garbage().await.unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
+    // The same wrong bytes twice are the object's own.
+    assert_eq!(fetches(), 2);
+
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    bucket.plain_store().put_object(&key, whole).await.unwrap();
+    let trimmed = archive.apply_retention(TimestampMs::new(500), age).await;
+    assert_eq!(trimmed.unwrap(), Some(Offset::new(5000)), "it was restored");
+}
+
+/// A page that cannot be read goes as a whole, once all of it may.
+#[tokio::test]
+async fn a_damaged_oldest_page_does_not_keep_what_is_old_for_ever() {
+    let bucket = Fixture::new(1);
+    let mut archive = bucket.open(1).await.unwrap();
+    add_imaginary(&mut archive, 1024 * 3).await;
+    let key = Keys::new(PARTITION).page((&archive.manifest().pages()[0]).into());
+    bucket.plain_store().delete([&key]).await.unwrap();
+    let age = RetentionPolicy {
+        age_ms: Some(0),
+        size_bytes: None,
+    };
+    let none = archive.apply_retention(TimestampMs::new(1000), age).await;
+    assert_eq!(none.unwrap(), None);
+
+    let start = archive.apply_retention(TimestampMs::new(1024), age).await;
+
+    assert_eq!(start.unwrap(), Some(Offset::new(10_240)));
+    archive.collect_garbage().await.unwrap();
+    let start = archive.apply_retention(TimestampMs::new(1500), age).await;
+    assert_eq!(
+        start.unwrap(),
+        Some(Offset::new(15_000)),
+        "and on into the next page"
+    );
 }

@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 
 use super::{RebuildOptions, Remains, named::NamedSegments};
 use crate::{
-    chain::{ChainName, ChainReader, Put, RetryPolicy, opening_nonce, put_definite},
+    chain::{ChainName, ChainReader, Put, RetryPolicy, put_definite, repair_nonce},
     env::IdGenerator,
     error::Error,
     keys::{Keys, SegmentName},
@@ -120,11 +120,11 @@ impl Rebuild<'_> {
         })
     }
 
-    /// Gives the manifest its place in the chain, and a nonce that says that it opens an epoch.
+    /// Gives the manifest its place in the chain, and a nonce that says that it opens an epoch, as a repair.
     fn number(&self, manifest: &Manifest) -> Result<Manifest, Error> {
         let mut header = *manifest.header();
         header.version = ManifestVersion::new(self.remains.slot);
-        header.nonce = opening_nonce(self.ids);
+        header.nonce = repair_nonce(self.ids);
         let numbered = Manifest::from_parts(ManifestParts {
             header,
             log_start_offset: manifest.log_start_offset(),
