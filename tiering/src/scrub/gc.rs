@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use esker_proto::types::TopicPartition;
+use esker_proto::types::{TimestampMs, TopicPartition};
 
 use super::{
     Progress, Scrubber,
@@ -10,11 +10,14 @@ use super::{
 };
 use crate::{
     archive::{Reason, pages::Pages, plan::Verdict, scan::Scan, trim::is_damage, view},
+    env::{Clock, SystemClock},
     error::Error,
     keys::Keys,
 };
 
 const KEYS_PER_DELETE: usize = 1000;
+/// No put takes as long: what is older will never end.
+const UNFINISHED_MS: i64 = 24 * 3_600_000;
 
 /// An object that may be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,16 @@ impl GarbagePlan {
     }
 }
 
+/// The folder of a partition, or that of everything.
+pub(super) fn folder_of(only: Option<TopicPartition>) -> String {
+    only.map_or_else(String::new, |tp| Keys::new(tp).folder())
+}
+
+/// By the clock of this machine, as are the times of files.
+fn unfinished_before() -> TimestampMs {
+    TimestampMs::new(SystemClock.now().get().saturating_sub(UNFINISHED_MS))
+}
+
 impl Scrubber {
     /// Says what may be deleted in one partition, or in all: the same as what their leaders would
     /// find by themselves.
@@ -75,7 +88,19 @@ impl Scrubber {
             progress.partitions += 1;
             self.report(&progress);
         }
+        plan.objects.extend(self.unfinished(only).await?);
         Ok(plan)
+    }
+
+    async fn unfinished(&self, only: Option<TopicPartition>) -> Result<Vec<GarbageObject>, Error> {
+        let mut leftovers = self.store.leftovers(&folder_of(only)).await?;
+        leftovers.retain(|leftover| leftover.modified < unfinished_before());
+        let objects = leftovers.into_iter().map(|leftover| GarbageObject {
+            key: leftover.key,
+            size_bytes: leftover.size_bytes,
+            reason: Reason::Unfinished,
+        });
+        Ok(objects.collect())
     }
 
     async fn plan_partition(
@@ -130,6 +155,12 @@ impl Scrubber {
         let of_one = |a: &GarbageObject, b: &GarbageObject| {
             Keys::partition_of(&a.key) == Keys::partition_of(&b.key)
         };
+        let is_unfinished = |object: &&GarbageObject| object.reason == Reason::Unfinished;
+        let unfinished = plan.objects.iter().filter(is_unfinished);
+        let unfinished = unfinished.map(|object| object.key.clone()).collect();
+        self.store
+            .delete_leftovers(unfinished, unfinished_before())
+            .await?;
         for run in plan.objects.chunk_by(of_one) {
             for run in run.chunks(KEYS_PER_DELETE) {
                 let keys = self.still_garbage(run).await?;

@@ -117,6 +117,10 @@ pub struct VerifyReport {
     pub orphans: u64,
     /// Their bytes.
     pub orphan_bytes: u64,
+    /// Files of puts that did not end, or not yet, where the store is a directory.
+    pub unfinished: u64,
+    /// Their bytes.
+    pub unfinished_bytes: u64,
     /// Whether every byte was read.
     pub is_deep: bool,
     /// What is wrong.

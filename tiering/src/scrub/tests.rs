@@ -1,6 +1,7 @@
 //! Planted damage is found, a lost manifest comes back, and nothing live is called garbage.
 
 mod repair;
+mod unfinished;
 
 use std::sync::{
     Arc,

@@ -8,6 +8,7 @@ use futures::{StreamExt, stream};
 
 use super::{
     Anomaly, Damage, Progress, Scrubber, VerifyReport,
+    gc::folder_of,
     inventory::{Inventories, Inventory},
     segment,
 };
@@ -50,6 +51,10 @@ impl Scrubber {
         while let Some(inventory) = inventories.next().await? {
             let verify = self.verify_partition(&inventory, depth, &mut report, &mut progress);
             verify.await?;
+        }
+        for leftover in self.store.leftovers(&folder_of(only)).await? {
+            report.unfinished += 1;
+            report.unfinished_bytes += leftover.size_bytes;
         }
         Ok(report)
     }

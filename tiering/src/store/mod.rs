@@ -9,6 +9,7 @@ mod aws;
 mod client;
 mod fault;
 mod http;
+mod leftovers;
 mod open;
 mod options;
 mod parts;

@@ -3,7 +3,11 @@
 //! Each is built twice: `objects` retries, for reads and for puts under keys nobody else writes;
 //! `creator` never does, because a retried create cannot tell its own first try from a rival.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use object_store::{
     BackoffConfig, ClientOptions, ObjectStore, RetryConfig,
@@ -32,6 +36,8 @@ pub(crate) struct Clients {
     pub is_http: bool,
     /// Whether a listing comes in the order of keys.
     pub lists_in_order: bool,
+    /// Where the objects are, if they are files.
+    pub directory: Option<PathBuf>,
     /// Whether a large put keeps its thread busy with digests before the first byte leaves.
     pub digests_puts: bool,
     /// What the S3-only checks of the probe need.
@@ -46,6 +52,7 @@ impl Clients {
             objects,
             is_http: false,
             lists_in_order: false,
+            directory: None,
             digests_puts: false,
             #[cfg(feature = "aws")]
             s3: None,
@@ -104,7 +111,10 @@ fn directory(url: &StoreUrl, path: &Path) -> Result<Clients, Error> {
     };
     std::fs::create_dir_all(path).map_err(|error| refused(&error))?;
     let store = LocalFileSystem::new_with_prefix(path).map_err(|error| refused(&error))?;
-    Ok(Clients::plain(Arc::new(store.with_fsync(true))))
+    Ok(Clients {
+        directory: Some(path.to_owned()),
+        ..Clients::plain(Arc::new(store.with_fsync(true)))
+    })
 }
 
 struct Http<'a> {

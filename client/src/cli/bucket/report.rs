@@ -42,6 +42,8 @@ pub(super) fn verified(
             "pages": report.pages,
             "orphans": report.orphans,
             "orphan_bytes": report.orphan_bytes,
+            "unfinished": report.unfinished,
+            "unfinished_bytes": report.unfinished_bytes,
             "is_deep": report.is_deep,
             "has_cluster": has_cluster,
             "is_intact": report.is_intact() && has_cluster,
@@ -69,6 +71,13 @@ fn print(store: &StoreUrl, report: &VerifyReport, has_cluster: bool) -> io::Resu
         count(report.orphans, "orphan"),
         size(report.orphan_bytes),
     ))?;
+    if report.unfinished > 0 {
+        output::line(format_args!(
+            "{}, {}: `esker bucket gc` deletes those that are a day old",
+            count(report.unfinished, "unfinished put"),
+            size(report.unfinished_bytes),
+        ))?;
+    }
     if !has_cluster {
         output::line(format_args!(
             "cluster.json is missing: an agent refuses to start here until it is restored"

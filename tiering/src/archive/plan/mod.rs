@@ -60,6 +60,8 @@ pub enum Reason {
     Merged,
     /// A manifest version that newer ones have replaced.
     OldVersion,
+    /// What a put that never ended left in a directory.
+    Unfinished,
 }
 
 impl Reason {
@@ -70,6 +72,7 @@ impl Reason {
             Self::Orphan => "orphan",
             Self::Merged => "merged",
             Self::OldVersion => "old version",
+            Self::Unfinished => "unfinished",
         }
     }
 }
