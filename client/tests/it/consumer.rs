@@ -9,7 +9,10 @@ use esker_client::{
 };
 use esker_proto::{batch::BatchBuilder, v1::ErrorKind as Wire};
 
-use crate::fake_agent::{FakeAgent, FetchFault, detail};
+use crate::{
+    clock::pass,
+    fake_agent::{FakeAgent, FetchFault, detail},
+};
 
 const P0: PartitionId = PartitionId::new(0);
 
@@ -358,13 +361,6 @@ async fn idle_follower_outlives_any_number_of_breaks() {
     }
 }
 
-/// Lets so much time pass at once.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
-
 #[tokio::test]
 async fn silent_fetch_is_resumed_over_another_connection_once_its_bound_is_reached() {
     let (agent, client) = filled(1).await;
@@ -380,14 +376,14 @@ async fn silent_fetch_is_resumed_over_another_connection_once_its_bound_is_reach
     let first = consumer.next().await.unwrap().unwrap();
     let connections = agent.connections();
     // The bound is 5 minutes and the wait.
-    let (almost, rest) = (Duration::from_secs(325), Duration::from_secs(10));
+    let (almost, rest) = (Duration::from_secs(301), Duration::from_secs(60));
     tokio::select! {
         biased;
         next = consumer.next() => panic!("it ended before its bound: {next:?}"),
         () = pass(almost) => {}
     }
     assert_eq!(agent.fetches(), 1);
-    let reading = tokio::time::timeout(Duration::from_secs(60), read(&mut consumer));
+    let reading = tokio::time::timeout(Duration::from_secs(180), read(&mut consumer));
     let (read, ()) = tokio::join!(reading, pass(rest));
     let read = read.expect("the agent is waited for in vain").unwrap();
     assert_eq!(read, expected(0, first.next_offset().get()..20));

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -22,7 +23,7 @@ use esker_proto::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{Notify, mpsc, watch},
     task::JoinSet,
     time::{Duration, sleep},
@@ -237,10 +238,37 @@ pub(crate) struct FakeAgent {
 
 struct Proxy {
     address: String,
+    /// Whoever still tries a stopped agent must not meet that of another test.
+    _reserved: Reserved,
     connections: Mutex<JoinSet<()>>,
     /// Number of connections that were ever opened.
     opened: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
+}
+
+/// An address that refuses connections, and is nobody else's for as long as this lives.
+pub(crate) struct Reserved(TcpSocket);
+
+impl Reserved {
+    pub(crate) fn new() -> Self {
+        Self(Self::bound("127.0.0.1:0".parse().unwrap()))
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    /// Takes connections there, until what it returns is dropped.
+    fn listen(&self) -> TcpListener {
+        Self::bound(self.address()).listen(1024).unwrap()
+    }
+
+    fn bound(address: SocketAddr) -> TcpSocket {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        socket
+    }
 }
 
 impl FakeAgent {
@@ -250,10 +278,12 @@ impl FakeAgent {
         let topic = (0..partitions).map(|_| Partition::default()).collect();
         state.topics.lock().insert("t".to_owned(), topic);
         let inner = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let outer = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let reserved = Reserved::new();
+        let outer = reserved.listen();
         let inner_address = inner.local_addr().unwrap();
         let proxy = Arc::new(Proxy {
-            address: outer.local_addr().unwrap().to_string(),
+            address: reserved.address().to_string(),
+            _reserved: reserved,
             connections: Mutex::default(),
             opened: AtomicUsize::default(),
             tasks: Mutex::default(),
@@ -297,10 +327,13 @@ impl FakeAgent {
         self.proxy.connections.lock().abort_all();
     }
 
-    /// Cuts every connection and takes no others.
-    pub(crate) fn stop(&self) {
-        self.proxy.tasks.lock().abort_all();
-        self.cut();
+    /// Cuts every connection and takes no others: whoever tries from now on is refused.
+    pub(crate) async fn stop(&self) {
+        for tasks in [&self.proxy.tasks, &self.proxy.connections] {
+            // Until they have ended the system takes connections for them.
+            let mut ended = std::mem::take(&mut *tasks.lock());
+            ended.shutdown().await;
+        }
     }
 
     pub(crate) fn on_produce(&self, faults: impl IntoIterator<Item = ProduceFault>) {
@@ -411,6 +444,19 @@ impl FakeAgent {
         self.state.producer_ids.store(id, Ordering::SeqCst);
     }
 
+    /// Waits until so many requests were kept.
+    pub(crate) async fn until_kept(&self, requests: usize) {
+        loop {
+            let changed = self.state.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if self.state.kept.lock().len() >= requests {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Number of requests that were kept.
     #[cfg(feature = "cli")]
     pub(crate) fn kept(&self) -> usize {
@@ -511,6 +557,7 @@ impl Service {
             ProduceFault::Break => return Err(()),
             ProduceFault::Keep => {
                 self.0.kept.lock().push(request);
+                self.0.changed.notify_waiters();
                 return Ok(None);
             }
         };
@@ -546,13 +593,16 @@ impl Service {
     }
 
     /// What the log has from the request's offset on; `None` while there is nothing. Like an
-    /// agent's, a stream does not outlive a truncation: that is why it has to say how many it knew.
+    /// agent's, a stream outlives neither its topic nor a truncation: that is why it has to say how
+    /// many it knew.
     fn next_response(
         &self,
         request: &v1::FetchRequest,
         truncations: u32,
     ) -> Result<Option<v1::FetchResponse>, Status> {
         let topics = self.0.topics.lock();
+        let same = self.0.check_id(&request.topic_id);
+        same.map_err(|error| status(&error))?;
         let partition = &topics[&request.topic][request.partition as usize];
         if partition.truncations != truncations {
             return Err(Status::unavailable("another leader serves this log"));

@@ -5,6 +5,7 @@
     reason = "clippy knows only functions marked as tests to be some"
 )]
 
+mod clock;
 #[cfg(feature = "cli")]
 mod command;
 mod consumer;

@@ -8,7 +8,10 @@ use esker_client::{
 };
 use esker_proto::v1::{self, ErrorKind as Wire};
 
-use crate::fake_agent::{FakeAgent, ProduceFault, detail};
+use crate::{
+    clock::{pass, while_time_passes},
+    fake_agent::{FakeAgent, ProduceFault, Reserved, detail},
+};
 
 /// Every record is a batch of its own.
 fn one_by_one() -> ProducerConfig {
@@ -194,14 +197,18 @@ async fn batches_behind_a_refused_one_are_delivered_in_order_and_once() {
 #[tokio::test]
 async fn record_without_an_answer_has_an_unknown_outcome_and_cannot_come_late() {
     let agent = FakeAgent::start(1).await;
+    // Below the time after which a silent agent is given up, and far above what the others take.
+    let delivery_timeout = Duration::from_secs(20);
     let config = ProducerConfig {
-        delivery_timeout: Duration::from_millis(300),
+        delivery_timeout,
         ..one_by_one()
     };
     let producer = producer(&agent, config).await;
     warm_up(&producer).await;
     agent.on_produce([ProduceFault::Keep]);
     let lost = send(&producer, &["lost"]).await.remove(0);
+    agent.until_kept(1).await;
+    pass(delivery_timeout).await;
 
     let error = lost.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -216,14 +223,10 @@ async fn record_without_an_answer_has_an_unknown_outcome_and_cannot_come_late() 
 #[tokio::test]
 async fn record_that_never_left_surely_is_not_in_the_log() {
     let agent = FakeAgent::start(1).await;
-    let config = ProducerConfig {
-        delivery_timeout: Duration::from_millis(200),
-        ..one_by_one()
-    };
-    let producer = producer(&agent, config).await;
-    agent.stop();
+    let producer = producer(&agent, one_by_one()).await;
+    agent.stop().await;
     let delivery = send(&producer, &["a"]).await.remove(0);
-    let error = delivery.await.unwrap_err();
+    let error = while_time_passes(delivery).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.has_no_side_effects(), "{error:?}");
     assert!(
@@ -272,7 +275,7 @@ async fn batch_goes_to_the_leader_that_the_refusal_names() {
 async fn leader_that_cannot_be_reached_is_asked_for_elsewhere() {
     let agent = FakeAgent::start(1).await;
     let gone = FakeAgent::start(1).await;
-    gone.stop();
+    gone.stop().await;
     agent.set_leader(gone.address());
     let producer = producer(&agent, one_by_one()).await;
     assert_eq!(offsets(send(&producer, &["a", "b"]).await).await, [0, 1]);
@@ -426,13 +429,11 @@ async fn unknown_topic_and_partition_are_not_found() {
 
 #[tokio::test]
 async fn unreachable_agent_is_named() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let error = Client::connect(free.to_string()).await.unwrap_err();
+    let nobody = Reserved::new();
+    let address = nobody.address().to_string();
+    let error = Client::connect(&address).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains(&free.to_string()), "{error}");
+    assert!(error.to_string().contains(&address), "{error}");
     assert!(error.has_no_side_effects());
 }
 
@@ -456,7 +457,7 @@ async fn room_is_the_same_after_records_without_a_key_waited_for_it() {
         drop(producer.send(RecordRef::new(&value)).await.unwrap());
     }
     producer.flush().await.unwrap();
-    agent.stop();
+    agent.stop().await;
     let bytes = room(&producer, &value);
     assert!(bytes <= 20_000, "takes {bytes} bytes");
 }
@@ -485,7 +486,7 @@ async fn every_clone_s_flush_tells_of_a_record_that_failed() {
 async fn any_bootstrap_address_leads_to_the_partitions() {
     let agent = FakeAgent::start(1).await;
     let dead = FakeAgent::start(1).await;
-    dead.stop();
+    dead.stop().await;
     // Who leads is not told, and once told wrongly.
     for leader in ["", dead.address()] {
         agent.set_leader(leader);

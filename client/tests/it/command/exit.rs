@@ -22,7 +22,7 @@ async fn exit_code_says_what_kind_of_end_it_was() {
     agent.damage(0, 1);
     let exit = Esker::run(agent.address(), &replay, b"").await;
     exit.assert(5, &["records cannot be read"]);
-    agent.stop();
+    agent.stop().await;
     let exit = Esker::run(agent.address(), &replay, b"").await;
     exit.assert(4, &["cannot reach the agent"]);
 }
