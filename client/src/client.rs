@@ -196,7 +196,7 @@ impl Client {
         ))
     }
 
-    /// Finds one offset per partition, in the order asked for; `None`: no record that late.
+    /// Finds one offset per partition; `None`: no record that late. Fails if one cannot tell.
     pub(crate) async fn list_offsets(
         &self,
         topic: &str,
@@ -204,6 +204,21 @@ impl Client {
         partitions: &[PartitionId],
         query: OffsetQuery,
     ) -> Result<HashMap<PartitionId, Option<Offset>>> {
+        let found = self.offset_of_each(topic, topic_id, partitions, query);
+        let found = found.await?.into_iter();
+        found
+            .map(|(partition, offset)| Ok((partition, offset?)))
+            .collect()
+    }
+
+    /// As [`Client::list_offsets`]; what one partition cannot tell keeps no other from it.
+    pub(crate) async fn offset_of_each(
+        &self,
+        topic: &str,
+        topic_id: Option<TopicId>,
+        partitions: &[PartitionId],
+        query: OffsetQuery,
+    ) -> Result<HashMap<PartitionId, Result<Option<Offset>>>> {
         use v1::list_offsets_request::Position;
         let position = match query {
             OffsetQuery::Earliest => Position::Earliest(true),
@@ -216,15 +231,27 @@ impl Client {
             partitions: partitions.iter().map(|partition| partition.get()).collect(),
             position: Some(position),
         };
+        let partial = parking_lot::Mutex::new(None);
         let listed = self
             .log_call(Repeat::Always, |mut agent| {
-                let request = request.clone();
-                async move { passing(agent.list_offsets(request).await?) }
+                let (request, partial) = (request.clone(), &partial);
+                async move {
+                    let listed = agent.list_offsets(request).await?;
+                    if let Some(error) = passing(listed.get_ref()) {
+                        *partial.lock() = Some(listed.into_inner());
+                        return Err(error);
+                    }
+                    Ok(listed)
+                }
             })
-            .await?;
+            .await;
+        let listed = match (listed, partial.into_inner()) {
+            (Err(error), Some(partial)) if error.is_retryable() => partial,
+            (listed, _) => listed?,
+        };
         let topic = topic.into();
         let found = listed.offsets.into_iter();
-        found.map(|found| read_offset(&topic, found)).collect()
+        Ok(found.map(|found| read_offset(&topic, found)).collect())
     }
 
     pub(crate) async fn admin_call<T, F>(
@@ -355,32 +382,28 @@ pub(crate) fn admin_client(connection: Connection) -> AdminClient<Connection> {
 
 /// Makes an error of an answer in which a partition cannot tell its offset for the moment, so that
 /// the call is tried again.
-fn passing(
-    listed: Response<v1::ListOffsetsResponse>,
-) -> Result<Response<v1::ListOffsetsResponse>, Status> {
-    let mut offsets = listed.get_ref().offsets.iter();
-    let failed = offsets.find_map(|found| {
+fn passing(listed: &v1::ListOffsetsResponse) -> Option<Status> {
+    let mut offsets = listed.offsets.iter();
+    let (partition, mut detail) = offsets.find_map(|found| {
         let error = found.error.as_ref().filter(|error| error.is_retryable)?;
         Some((found.partition, error.clone()))
-    });
-    let Some((partition, mut detail)) = failed else {
-        return Ok(listed);
-    };
+    })?;
     detail.message = format!("partition {partition}: {}", detail.message);
     let code = Code::Unavailable;
     let encoded = encode_detail(code.into(), &detail);
-    Err(Status::with_details(code, detail.message, encoded))
+    Some(Status::with_details(code, detail.message, encoded))
 }
 
 fn read_offset(
     topic: &Arc<str>,
     found: v1::PartitionOffset,
-) -> Result<(PartitionId, Option<Offset>)> {
+) -> (PartitionId, Result<Option<Offset>>) {
     let partition = PartitionId::new(found.partition);
-    match found.error {
+    let offset = match found.error {
         Some(detail) => Err(Error::from_detail(detail).at(topic, partition, None)),
-        None => Ok((partition, found.offset.map(Offset::new))),
-    }
+        None => Ok(found.offset.map(Offset::new)),
+    };
+    (partition, offset)
 }
 
 #[cfg(test)]

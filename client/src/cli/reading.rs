@@ -83,6 +83,9 @@ impl ReadingArgs {
         let mut consumer = client.consumer(self.config(1));
         let (end, begins) = (until.map(Place::end), Begins::at(&start));
         consumer.assign(topic, partitions, start, end).await?;
+        if let Some(error) = consumer.unfound() {
+            return Err(error.clone().into());
+        }
         match until {
             Some(Place::Offset(until)) => end_early(client, &mut consumer, topic, until).await?,
             Some(Place::End) => begins.check(&consumer)?,

@@ -31,6 +31,7 @@ use tokio::{sync::Mutex, time::Instant};
 use tonic::Streaming;
 
 use super::{
+    bounds::Unfound,
     config::{ConsumerConfig, OnDamage, OutOfRange},
     fetched::{FetchSource, Fetched, Origin},
     position::Watermark,
@@ -78,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) route: Address,
     /// From where to where; up to [`Offset::MAX`]: it follows the tail.
     pub(crate) wanted: OffsetRange,
+    /// That has to be found first: the partition could not tell when it was assigned.
+    pub(crate) unfound: Option<Unfound>,
     /// Epoch of the record before the start of `wanted`, if it was read.
     pub(crate) leader_epoch: Option<LeaderEpoch>,
     pub(crate) response_bytes: u32,
@@ -136,11 +139,18 @@ impl Fetcher {
     const fn is_due(&self) -> bool {
         let OffsetRange { start, end } = &self.plan.wanted;
         let is_resumed = self.plan.leader_epoch.is_some() && !self.is_confirmed;
-        start.get() < end.get() || is_resumed
+        start.get() < end.get() || is_resumed || self.plan.unfound.is_some()
     }
 
     /// Takes what is wanted of the response at hand, or else the next response.
     async fn step(&mut self) -> Result<Option<Fetched>> {
+        if let Some(unfound) = &self.plan.unfound {
+            let Plan { client, origin, .. } = &self.plan;
+            self.plan.wanted = unfound.find(client, origin).await?;
+            self.plan.unfound = None;
+            self.forget_failures();
+            return Ok(None);
+        }
         if let Some(response) = &mut self.response {
             let fetched = take(&mut self.plan, response)?;
             if fetched.is_none() {
@@ -397,6 +407,7 @@ mod tests {
                 partition: PartitionId::new(0),
             },
             wanted: Offset::ZERO..Offset::MAX,
+            unfound: None,
             leader_epoch: None,
             response_bytes: 1,
             watermark: Watermark::default(),

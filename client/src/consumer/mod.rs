@@ -1,5 +1,6 @@
 //! Reads records from partitions that are assigned to it by name.
 
+mod bounds;
 mod config;
 mod fetched;
 mod fetcher;
@@ -11,19 +12,20 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use esker_proto::types::{LeaderEpoch, Offset, PartitionId, TopicId};
 use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt, abortable};
 
+use self::{
+    bounds::{Asked, Bounds, resolve, resolve_each, saved_epoch},
+    fetched::Origin,
+    fetcher::{Fetcher, Plan, SharedConnection},
+    position::Watermark,
+};
 pub use self::{
     config::{ConsumerConfig, End, OnDamage, OutOfRange, Partitions, StartAt},
     fetched::{FetchSource, Fetched, FetchedRecords},
     position::SavedPosition,
 };
-use self::{
-    fetched::Origin,
-    fetcher::{Fetcher, Plan, SharedConnection},
-    position::Watermark,
-};
 use crate::{
     admin::check_name,
-    client::{Client, OffsetQuery},
+    client::Client,
     error::{Error, ErrorKind, Result},
     transport::Address,
 };
@@ -58,17 +60,33 @@ struct Lane {
     /// Where its leader is said to be.
     route: Address,
     connection: Arc<SharedConnection>,
-    /// Where to go on from: one past the last record handed out.
-    position: Offset,
+    /// Where to go on from: one past the last record handed out, or where a seek went; absent: the
+    /// start.
+    position: Option<Offset>,
     /// Epoch of the record before it, if it was handed out.
     leader_epoch: Option<LeaderEpoch>,
-    end: Offset,
+    bounds: Bounds,
+    /// Why not all of them were found when it was assigned.
+    #[cfg(feature = "cli")]
+    unfound: Option<Error>,
     watermark: Watermark,
     /// The running fetch; absent: paused.
     fetch: Option<AbortHandle>,
 }
 
 impl Lane {
+    fn position(&self) -> Option<Offset> {
+        self.position.or_else(|| self.bounds.start())
+    }
+
+    fn origin(&self, (topic, partition): &Key) -> Origin {
+        Origin {
+            topic: Arc::clone(topic),
+            topic_id: self.topic_id,
+            partition: *partition,
+        }
+    }
+
     fn stop(&mut self) {
         if let Some(fetch) = self.fetch.take() {
             fetch.abort();
@@ -108,9 +126,9 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the topic or a partition does not exist. If the start cannot be
-    /// found in a partition that is offline, [`Error::partition`] names it, so that it can be left
-    /// out of the next call. Nothing is assigned then.
+    /// [`ErrorKind::NotFound`] if the topic or a partition does not exist. Nothing is assigned then.
+    /// A partition that cannot tell its start or end, because it is offline, is assigned all the
+    /// same: it is asked again, and [`Consumer::next`] hands its error out.
     pub async fn assign(
         &mut self,
         topic: &str,
@@ -121,25 +139,38 @@ impl Consumer {
         check_name(topic)?;
         let layout = self.client.topic_layout(topic).await?;
         let partitions = choose(topic, partitions.into(), layout.leaders.len())?;
-        let (client, topic_id) = (self.client.clone(), layout.topic_id);
-        let starts = resolve(client.clone(), topic, topic_id, &partitions, &start).await?;
-        let ends = match until {
-            Some(end) => Some(resolve(client, topic, topic_id, &partitions, &end.into()).await?),
-            None => None,
+        let topic_id = layout.topic_id;
+        let find = |at| {
+            let (client, partitions) = (self.client.clone(), &partitions);
+            async move { resolve_each(client, topic, topic_id, partitions, &at).await }
         };
+        let mut starts = find(start.clone()).await?;
+        let mut ends = match until {
+            Some(end) => find(end.into()).await?,
+            None => HashMap::new(),
+        };
+        let asked = Arc::new(Asked { start, until });
         let topic: Arc<str> = topic.into();
         let mut assigned = Vec::with_capacity(partitions.len());
         for partition in partitions {
             let key = (Arc::clone(&topic), partition);
             let leader = layout.leaders.get(partition.get() as usize);
             let leader = leader.cloned().flatten();
+            let start = starts.remove(&partition).transpose();
+            let end = ends.remove(&partition).unwrap_or(Ok(Offset::MAX));
             let lane = Lane {
                 topic_id,
                 route: leader.unwrap_or_else(|| self.client.any_address()),
                 connection: self.connection(self.lanes.len()),
-                position: starts[&partition],
-                leader_epoch: saved_epoch(&start, &topic, partition),
-                end: ends.as_ref().map_or(Offset::MAX, |ends| ends[&partition]),
+                position: None,
+                leader_epoch: saved_epoch(&asked.start, &topic, partition),
+                bounds: Bounds::new(
+                    Arc::clone(&asked),
+                    start.as_ref().ok().copied().flatten(),
+                    end.as_ref().ok().copied(),
+                ),
+                #[cfg(feature = "cli")]
+                unfound: start.err().or_else(|| end.err()),
                 watermark: Watermark::default(),
                 fetch: None,
             };
@@ -173,7 +204,7 @@ impl Consumer {
         };
         let fetched = result?;
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.position = fetched.next_offset();
+            lane.position = Some(fetched.next_offset());
             lane.leader_epoch = fetched.leader_epoch();
         }
         Ok(Some(fetched))
@@ -186,12 +217,11 @@ impl Consumer {
     /// [`ErrorKind::Invalid`] if the partition is not assigned.
     pub async fn seek(&mut self, topic: &str, partition: PartitionId, to: StartAt) -> Result<()> {
         let key = self.key(topic, partition)?;
-        let topic_id = self.lane(&key)?.topic_id;
-        let client = self.client.clone();
-        let offset = resolve(client, topic, topic_id, &[partition], &to).await?[&partition];
+        let origin = self.lane(&key)?.origin(&key);
+        let offset = resolve(self.client.clone(), &origin, &to).await?;
         let lane = self.lane(&key)?;
         lane.leader_epoch = saved_epoch(&to, topic, partition);
-        lane.position = offset;
+        lane.position = Some(offset);
         if lane.fetch.is_some() {
             self.start(&key);
         }
@@ -224,26 +254,25 @@ impl Consumer {
     }
 
     /// Returns the offset to go on from: one past the last record that [`Consumer::next`] returned;
-    /// `None` if the partition is not assigned.
+    /// `None` if the partition is not assigned, or is offline and could not tell its start yet.
     pub fn position(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
-        Some(self.lanes.get(&(topic.into(), partition))?.position)
+        self.lanes.get(&(topic.into(), partition))?.position()
     }
 
     /// Returns the positions of all assigned partitions, to be stored and given to
     /// [`StartAt::Saved`] later. Like [`Consumer::position`] they are behind everything that
     /// [`Consumer::next`] returned: save them once that is dealt with, or save
-    /// [`Fetched::saved_position`] of what is.
+    /// [`Fetched::saved_position`] of what is. A partition that has no position yet is left out.
     pub fn saved_positions(&self) -> Vec<SavedPosition> {
-        let saved = self
-            .lanes
-            .iter()
-            .map(|((topic, partition), lane)| SavedPosition {
+        let saved = self.lanes.iter().filter_map(|((topic, partition), lane)| {
+            Some(SavedPosition {
                 topic: topic.to_string(),
                 topic_id: lane.topic_id,
                 partition: *partition,
-                next_offset: lane.position,
+                next_offset: lane.position()?,
                 leader_epoch: lane.leader_epoch,
-            });
+            })
+        });
         let mut saved: Vec<_> = saved.collect();
         saved.sort_unstable();
         saved
@@ -260,18 +289,27 @@ impl Consumer {
         )
     }
 
-    /// Returns every assigned partition with the offset where it ends; `None`: it follows the tail.
+    /// Returns every assigned partition with the offset where it ends; `None`: it follows the tail,
+    /// or is offline and could not tell its end yet.
     pub fn assignment(&self) -> Vec<(String, PartitionId, Option<Offset>)> {
         let assigned = self.lanes.iter().map(|((topic, partition), lane)| {
             (
                 topic.to_string(),
                 *partition,
-                (lane.end != Offset::MAX).then_some(lane.end),
+                lane.bounds.end().filter(|end| *end != Offset::MAX),
             )
         });
         let mut assigned: Vec<_> = assigned.collect();
         assigned.sort_unstable();
         assigned
+    }
+
+    /// Returns why a partition could not tell its start or end when it was assigned; `None`: all
+    /// could.
+    #[cfg(feature = "cli")]
+    pub(crate) fn unfound(&self) -> Option<&Error> {
+        let mut unfound = self.lanes.values().filter_map(|lane| lane.unfound.as_ref());
+        unfound.next()
     }
 
     fn key(&self, topic: &str, partition: PartitionId) -> Result<Key> {
@@ -293,17 +331,18 @@ impl Consumer {
             return;
         };
         lane.stop();
+        let (wanted, unfound) = match lane.bounds.from(lane.position) {
+            Ok(wanted) => (wanted, None),
+            Err(unfound) => (Offset::ZERO..Offset::MAX, Some(unfound)),
+        };
         let fetcher = Fetcher::new(Plan {
             client: self.client.clone(),
             config: Arc::clone(&self.config),
             connection: Arc::clone(&lane.connection),
-            origin: Origin {
-                topic: Arc::clone(&key.0),
-                topic_id: lane.topic_id,
-                partition: key.1,
-            },
+            origin: lane.origin(key),
             route: lane.route.clone(),
-            wanted: lane.position..lane.end,
+            wanted,
+            unfound,
             leader_epoch: lane.leader_epoch,
             response_bytes,
             watermark: lane.watermark.clone(),
@@ -330,82 +369,6 @@ impl Consumer {
     }
 }
 
-/// Finds the offsets that `at` means. Borrows no consumer: its streams are not `Sync`, and its calls
-/// shall be possible from any task.
-async fn resolve(
-    client: Client,
-    topic: &str,
-    topic_id: TopicId,
-    partitions: &[PartitionId],
-    at: &StartAt,
-) -> Result<HashMap<PartitionId, Offset>> {
-    let list = |query| client.list_offsets(topic, Some(topic_id), partitions, query);
-    let found = match at {
-        StartAt::Offset(offset) => partitions.iter().map(|at| (*at, Some(*offset))).collect(),
-        StartAt::Earliest => list(OffsetQuery::Earliest).await?,
-        StartAt::Latest => list(OffsetQuery::Latest).await?,
-        StartAt::Timestamp(timestamp) => {
-            // Asked in this order: what is appended in between lies behind the first answer.
-            let mut found = list(OffsetQuery::Latest).await?;
-            let later = list(OffsetQuery::At(*timestamp)).await?;
-            found.extend(later.into_iter().filter(|(_, offset)| offset.is_some()));
-            found
-        }
-        StartAt::Saved(positions) => {
-            let saved = of_topic(topic, topic_id, positions)?;
-            let mut found = match partitions.iter().all(|at| saved.contains_key(at)) {
-                true => HashMap::new(),
-                false => list(OffsetQuery::Earliest).await?,
-            };
-            found.extend(saved);
-            found
-        }
-    };
-    let offset_of = |partition: &PartitionId| {
-        let offset = found.get(partition).copied().flatten();
-        Ok((
-            *partition,
-            offset.ok_or_else(|| no_offset(topic, *partition))?,
-        ))
-    };
-    partitions.iter().map(offset_of).collect()
-}
-
-/// Returns the saved positions in a topic, which must be the one they were saved for.
-fn of_topic(
-    topic: &str,
-    topic_id: TopicId,
-    positions: &[SavedPosition],
-) -> Result<HashMap<PartitionId, Option<Offset>>> {
-    let of_name = positions.iter().filter(|saved| saved.topic == topic);
-    let found = of_name.map(|saved| match saved.topic_id == topic_id {
-        true => Ok((saved.partition, Some(saved.next_offset))),
-        false => Err(Error::recreated(topic)),
-    });
-    found.collect()
-}
-
-/// Returns the epoch that was saved with a position.
-fn saved_epoch(at: &StartAt, topic: &str, partition: PartitionId) -> Option<LeaderEpoch> {
-    let StartAt::Saved(positions) = at else {
-        return None;
-    };
-    let mut saved = positions.iter();
-    saved
-        .find(|saved| saved.topic == topic && saved.partition == partition)?
-        .leader_epoch
-}
-
-impl From<End> for StartAt {
-    fn from(end: End) -> Self {
-        match end {
-            End::Latest => Self::Latest,
-            End::Offset(offset) => Self::Offset(offset),
-            End::Timestamp(timestamp) => Self::Timestamp(timestamp),
-        }
-    }
-}
-
 fn choose(topic: &str, partitions: Partitions, count: usize) -> Result<Vec<PartitionId>> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let mut chosen = match partitions {
@@ -429,9 +392,4 @@ fn choose(topic: &str, partitions: Partitions, count: usize) -> Result<Vec<Parti
 fn not_assigned((topic, partition): &Key) -> Error {
     let message = format!("partition is not assigned. topic=`{topic}` partition=`{partition}`");
     Error::invalid(message)
-}
-
-fn no_offset(topic: &str, partition: PartitionId) -> Error {
-    let message = format!("agent named no offset. topic=`{topic}` partition=`{partition}`");
-    Error::new(ErrorKind::Internal, message)
 }

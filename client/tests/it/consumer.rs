@@ -7,7 +7,10 @@ use esker_client::{
     OutOfRange, PartitionId, Partitions, ProducerConfig, RecordRef, RetryPolicy, StartAt,
     TimestampMs,
 };
-use esker_proto::{batch::BatchBuilder, v1::ErrorKind as Wire};
+use esker_proto::{
+    batch::BatchBuilder,
+    v1::{self, ErrorKind as Wire},
+};
 
 use crate::{
     clock::pass,
@@ -679,6 +682,72 @@ async fn partition_that_cannot_tell_its_offset_for_the_moment_is_asked_again() {
     let assigned = consumer.assign("t", Partitions::All, StartAt::Earliest, until);
     assigned.await.unwrap();
     assert_eq!(read(&mut consumer).await.unwrap().len(), 40);
+}
+
+#[tokio::test]
+async fn partition_that_is_offline_is_told_of_and_the_others_are_read() {
+    let (agent, client) = filled(2).await;
+    let reason = v1::ErrorDetail {
+        is_retryable: false,
+        ..detail(Wire::Storage, "partition is offline")
+    };
+    agent.set_offline(0, Some(reason));
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let until = Some(End::Latest);
+    let assigned = consumer.assign("t", Partitions::All, StartAt::Earliest, until);
+    assigned.await.unwrap();
+    let (mut errors, mut records) = (Vec::new(), 0);
+    loop {
+        match consumer.next().await {
+            Ok(Some(fetched)) => records += fetched.record_count(),
+            Ok(None) => break,
+            Err(error) => errors.push(error),
+        }
+    }
+
+    let [error] = &errors[..] else {
+        panic!("{errors:?}");
+    };
+    assert_eq!((error.topic(), error.partition()), (Some("t"), Some(P0)));
+    assert!(error.to_string().contains("is offline"), "{error}");
+    assert_eq!(records, 20, "the other partition");
+    assert_eq!(consumer.position("t", P0), None);
+    let saved = consumer.saved_positions();
+    let saved: Vec<_> = saved.iter().map(|saved| saved.partition.get()).collect();
+    assert_eq!(saved, [1], "nobody knows where the other one starts");
+
+    agent.set_offline(0, None);
+    let again = StartAt::Offset(Offset::new(5));
+    consumer.seek("t", P0, again).await.unwrap();
+    assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 5..20));
+    assert_eq!(consumer.assignment()[0].2, Some(Offset::new(20)));
+}
+
+#[tokio::test]
+async fn partition_that_comes_back_is_read_from_the_start_and_to_the_end_it_was_assigned_with() {
+    let (agent, _) = filled(2).await;
+    let away = detail(Wire::BucketUnavailable, "store does not answer");
+    agent.set_offline(0, Some(away));
+    let config = ClientConfig {
+        // A call fails with its first error.
+        retry: RetryPolicy {
+            attempts_max: 1,
+            ..RetryPolicy::default()
+        },
+        ..ClientConfig::default()
+    };
+    let client = Client::connect_with(agent.address(), config).await.unwrap();
+    let mut consumer = consumer(&client, OutOfRange::Error);
+    let start = StartAt::Timestamp(TimestampMs::new(3));
+    let until = Some(End::Timestamp(TimestampMs::new(18)));
+    let assigned = consumer.assign("t", Partitions::All, start, until);
+    assigned.await.unwrap();
+    while consumer.position("t", PartitionId::new(1)) != Some(Offset::new(18)) {
+        consumer.next().await.unwrap().unwrap();
+    }
+    agent.set_offline(0, None);
+    assert_eq!(read(&mut consumer).await.unwrap(), expected(0, 3..18));
+    assert_eq!(consumer.saved_positions().len(), 2);
 }
 
 #[tokio::test]

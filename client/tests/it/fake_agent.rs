@@ -209,6 +209,8 @@ struct State {
     fetch_faults: Mutex<VecDeque<FetchFault>>,
     list_faults: Mutex<VecDeque<v1::ErrorDetail>>,
     offset_faults: Mutex<VecDeque<v1::ErrorDetail>>,
+    /// Partitions that are not served, and why.
+    offline: Mutex<HashMap<u32, v1::ErrorDetail>>,
     /// What each fetch asked for.
     max_bytes: Mutex<Vec<u32>>,
     kept: Mutex<Vec<v1::ProduceRequest>>,
@@ -354,6 +356,15 @@ impl FakeAgent {
         self.state.offset_faults.lock().extend(faults);
     }
 
+    /// Takes a partition offline, or back.
+    pub(crate) fn set_offline(&self, partition: u32, reason: Option<v1::ErrorDetail>) {
+        let mut offline = self.state.offline.lock();
+        match reason {
+            Some(reason) => _ = offline.insert(partition, reason),
+            None => _ = offline.remove(&partition),
+        }
+    }
+
     /// Returns how large the responses may be that each fetch asked for.
     pub(crate) fn max_bytes(&self) -> Vec<u32> {
         self.state.max_bytes.lock().clone()
@@ -494,6 +505,11 @@ impl State {
     fn batch_bytes_max(&self) -> Option<u32> {
         let bytes = self.batch_bytes_max.load(Ordering::SeqCst);
         (bytes > 0).then_some(bytes)
+    }
+
+    fn offset_error(&self, partition: u32) -> Option<v1::ErrorDetail> {
+        let offline = self.offline.lock().get(&partition).cloned();
+        offline.or_else(|| self.offset_faults.lock().pop_front())
     }
 
     fn topic_id(&self) -> [u8; 16] {
@@ -754,6 +770,9 @@ impl Log for Service {
         if let Some(FetchFault::Refuse(error)) = &fault {
             return Err(status(error));
         }
+        if let Some(reason) = self.0.offline.lock().get(&request.get_ref().partition) {
+            return Err(status(reason));
+        }
         let topic_id = &request.get_ref().topic_id;
         self.0.check_id(topic_id).map_err(|error| status(&error))?;
         let truncations = self.was_read(request.get_ref())?;
@@ -799,7 +818,7 @@ impl Log for Service {
                     partition: index,
                     offset: offset(partition),
                     timestamp_ms: None,
-                    error: self.0.offset_faults.lock().pop_front(),
+                    error: self.0.offset_error(index),
                 })
             });
         let offsets = offsets.collect();

@@ -1,6 +1,6 @@
 //! A follower gives up on nothing that passes, and says what it waits for and what it skips.
 
-use esker_proto::v1::ErrorKind;
+use esker_proto::v1::{self, ErrorKind};
 use rustix::process::Signal;
 
 use super::{Esker, Exit, produce};
@@ -185,6 +185,27 @@ async fn log_that_ends_below_a_saved_position_is_refused_not_empty() {
         &["partition 1 ends at offset 0, below 1; not reading it"],
     );
     assert_eq!(exit.text(), "b\n");
+}
+
+#[tokio::test]
+async fn partition_that_is_offline_ends_the_command_and_is_named() {
+    let agent = FakeAgent::start(2).await;
+    produce(agent.address(), &["--partition", "1"], &["x\n"]).await;
+    let reason = v1::ErrorDetail {
+        is_retryable: false,
+        ..detail(ErrorKind::Storage, "partition is offline")
+    };
+    agent.set_offline(0, Some(reason));
+    for command in ["consume", "replay"] {
+        let args = ["--from", "beginning", "--until", "end", "--output", "-"];
+        let args = [&[command, "t"], &args[..]].concat();
+        let exit = Esker::run(agent.address(), &args, b"").await;
+        exit.assert(1, &["topic t partition 0: partition is offline"]);
+        let args = [&args[..], &["--partition", "1"]].concat();
+        let exit = Esker::run(agent.address(), &args, b"").await;
+        exit.assert(0, &[]);
+        assert_eq!(exit.text(), "x\n", "{command}");
+    }
 }
 
 #[tokio::test]
