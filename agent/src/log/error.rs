@@ -241,6 +241,11 @@ impl Error {
         matches!(self, Self::Io { source, .. } if !is_shortage(source) && !is_read_only(source))
     }
 
+    /// Whether it is one file that is damaged or cannot be read, so that a copy elsewhere will do.
+    pub fn is_of_copy(&self) -> bool {
+        matches!(self, Self::Corrupt { .. }) || self.is_of_one_file()
+    }
+
     /// Whether a file does not exist that was to be opened.
     pub(super) fn is_missing_file(&self) -> bool {
         matches!(self, Self::Io { action: "open", source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -20,6 +20,8 @@ use super::{
 pub struct LogReader {
     segments: Arc<Segments>,
     place: Option<Place>,
+    /// Batches that begin below it are compared with their checksums.
+    checked_below: Offset,
 }
 
 /// What a read within a bound came to.
@@ -69,6 +71,7 @@ impl LogReader {
         Self {
             segments,
             place: None,
+            checked_below: Offset::ZERO,
         }
     }
 
@@ -97,13 +100,34 @@ impl LogReader {
         self.segments.durable_offset()
     }
 
+    /// Compares batches that begin below `offset` with their checksums from now on: who can have them
+    /// from elsewhere need not take damaged ones.
+    pub fn check_below(&mut self, offset: Offset) {
+        self.checked_below = offset;
+    }
+
+    /// Whether the file that holds `offset` is not to be read, since it is damaged and the bucket has
+    /// what it held.
+    pub fn is_distrusted(&self, offset: Offset) -> bool {
+        let list = self.segments.list();
+        list.segment_of(offset).is_some_and(|s| s.is_distrusted())
+    }
+
+    /// Notes that the file that holds `offset` is not to be read any more, if all it held lies below
+    /// `tiered_offset`; whether that is news.
+    pub fn distrust(&self, offset: Offset, tiered_offset: Offset) -> bool {
+        let list = self.segments.list();
+        let segment = list.segment_of(offset);
+        segment.is_some_and(|s| s.next_offset() <= tiered_offset && s.distrust())
+    }
+
     /// Reads whole batches from the one that holds `offset` on, none of which reaches beyond
     /// `below`: at most `max_bytes` of them, but one in any case. Empty if `offset` is at or above
     /// `below` or the flushed end.
     ///
     /// Headers are parsed, and each batch must have the offset and the leader epoch of its place,
-    /// which its checksum does not cover. Checksums are left to the user of the records. Blocks for a
-    /// `pread` of about `max_bytes`.
+    /// which its checksum does not cover. Checksums are left to the user of the records, except below
+    /// [`LogReader::check_below`]. Blocks for a `pread` of about `max_bytes`.
     ///
     /// # Errors
     ///
@@ -168,6 +192,9 @@ impl LogReader {
         };
         match read_segment(segment, at, wanted)? {
             Ok((bytes, next)) => {
+                if offset < self.checked_below {
+                    compare(segment, &bytes, &next)?;
+                }
                 self.place = Some(next);
                 Ok(ReadWithin::Batches(bytes))
             }
@@ -310,6 +337,25 @@ fn read_segment(
             Err(missing) => at = missing.at,
         }
     }
+}
+
+/// Compares batches that a read found, and that end at `end`, with their checksums.
+fn compare(segment: &Segment, bytes: &Bytes, end: &Place) -> Result<(), Error> {
+    let mut rest = bytes.clone();
+    let mut at = At {
+        position: end.position - bytes.len() as u64,
+        offset: end.offset,
+    };
+    while !rest.is_empty() {
+        let bad = |fault| damaged(segment, at, Damage::Batch(fault));
+        let header = BatchHeader::parse(&rest).map_err(bad)?;
+        at.offset = header.base_offset;
+        let bad = |fault| damaged(segment, at, Damage::Batch(fault));
+        let size_bytes = header.size_bytes as usize;
+        RecordBatch::validate(rest.split_to(size_bytes)).map_err(bad)?;
+        at.position += size_bytes as u64;
+    }
+    Ok(())
 }
 
 /// Where to continue when the batch was not found: read at least so many bytes from there.

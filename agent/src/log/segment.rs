@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Segment {
     opener: OnceLock<Arc<OpenFiles>>,
     /// Bytes that are written and flushed.
     readable_bytes: AtomicU64,
+    /// The file is not as it was written, and the bucket has what it held.
+    is_distrusted: AtomicBool,
     index: RwLock<ReadIndex>,
 }
 
@@ -65,6 +67,7 @@ impl Segment {
             file: RwLock::default(),
             opener: OnceLock::new(),
             readable_bytes: AtomicU64::new(0),
+            is_distrusted: AtomicBool::new(false),
             index: RwLock::new(index),
         }
     }
@@ -85,6 +88,13 @@ impl Segment {
         let size_bytes = index.size_bytes;
         drop(index);
         segment.set_readable(size_bytes);
+        segment
+    }
+
+    /// A segment of which nothing but its offsets is known.
+    pub(super) fn unknown(path: PathBuf, base_offset: Offset, next_offset: Offset) -> Self {
+        let segment = Self::empty(path, base_offset);
+        segment.index.write().next_offset = next_offset;
         segment
     }
 
@@ -117,6 +127,15 @@ impl Segment {
 
     pub(super) fn set_readable(&self, bytes: u64) {
         self.readable_bytes.store(bytes, Ordering::Release);
+    }
+
+    pub(super) fn is_distrusted(&self) -> bool {
+        self.is_distrusted.load(Ordering::Relaxed)
+    }
+
+    /// Has readers go to the bucket; whether that is news.
+    pub(super) fn distrust(&self) -> bool {
+        !self.is_distrusted.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn next_offset(&self) -> Offset {

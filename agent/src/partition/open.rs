@@ -448,6 +448,9 @@ fn report(at: TopicPartition, recovered: &Recovered, tiered_offset: Offset) {
              it was acknowledged"
         );
     }
+    for error in &recovered.distrusted {
+        tracing::warn!(partition = %at, %error, "local copy is damaged, reading the bucket");
+    }
     if let Some(repaired) = &recovered.repaired {
         let (cut_offset, acknowledged_below) = (repaired.cut_offset, repaired.flushed_offset);
         tracing::warn!(

@@ -150,8 +150,10 @@ impl Session {
             }
             let step = match place {
                 Place::OutOfRange => return Err(self.out_of_range(&view, &manifest)),
-                Place::Tail => self.read_tail(&view, &manifest, max_bytes).await?,
-                Place::Bucket => self.read_bucket(max_bytes).await?,
+                Place::Tail if !self.is_distrusted(&manifest) => {
+                    self.read_tail(&view, &manifest, max_bytes).await?
+                }
+                Place::Tail | Place::Bucket => self.read_bucket(max_bytes).await?,
                 Place::Ahead => Step::Wait,
             };
             match step {
@@ -186,6 +188,11 @@ impl Session {
         }
     }
 
+    /// Whether the local copy of what is read next is known to be damaged, and the bucket has it.
+    fn is_distrusted(&self, manifest: &Manifest) -> bool {
+        self.offset < manifest.tiered_offset() && self.tail.is_distrusted(self.offset)
+    }
+
     /// Reads the local log. What is damaged there is read from the bucket, if that has it.
     async fn read_tail(
         &mut self,
@@ -199,6 +206,7 @@ impl Session {
         let is_near = below.since(offset) <= INLINE_RECORDS_MAX;
         let length = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         let length = length.min(if is_near { INLINE_BYTES_MAX } else { length });
+        self.tail.check_below(manifest.tiered_offset());
         let batches = self.read_log(length, below, is_near).await?;
         match batches {
             Ok(batches) => Ok(match end_of(&batches) {
@@ -214,10 +222,7 @@ impl Session {
             }),
             // It is in the bucket only since the view was taken.
             Err(error) if error.kind() == log::ErrorKind::OutOfRange => Ok(Step::Moved),
-            Err(error)
-                if error.kind() == log::ErrorKind::Corrupt && offset < manifest.tiered_offset() =>
-            {
-                tracing::warn!(partition = %self.partition.at, %error, "local copy is damaged, reading the bucket");
+            Err(error) if self.partition.has_copy(&error, offset) => {
                 self.read_bucket(max_bytes).await
             }
             Err(error) => Err(self.partition.failed_read(error).await),
@@ -363,7 +368,24 @@ impl PartitionHandle {
         let _ = tokio::time::timeout(at_most, is_newer).await;
     }
 
-    /// Returns what a failed read of the local log means. A log that is damaged goes offline.
+    /// Whether the bucket has what a read of the local log at `offset` did not get because of that
+    /// file. Nobody reads it any more then.
+    fn has_copy(&self, error: &log::Error, offset: Offset) -> bool {
+        let tiered_offset = self.manifest.borrow().tiered_offset();
+        if !error.is_of_copy() || offset >= tiered_offset {
+            return false;
+        }
+        if self.tail.distrust(offset, tiered_offset) {
+            tracing::warn!(
+                partition = %self.at, %error,
+                "local copy is damaged, reading the bucket"
+            );
+        }
+        true
+    }
+
+    /// Returns what a failed read of the local log means. A log that is damaged goes offline, unless the
+    /// bucket has what is damaged.
     async fn failed_read(&self, error: log::Error) -> PartitionError {
         if error.kind() != log::ErrorKind::Corrupt {
             return PartitionError::Log(Arc::new(error));
@@ -373,6 +395,14 @@ impl PartitionHandle {
         let Ok(error) = located.map(Arc::new) else {
             return PartitionError::ShuttingDown;
         };
+        if let log::Error::Corrupt { offset, .. } = *error
+            && self.has_copy(&error, offset)
+        {
+            return PartitionError::Throttled {
+                reason: format!("{error}; the bucket has it"),
+                retry_after_ms: 0,
+            };
+        }
         let damaged = Message::Damaged(Arc::clone(&error));
         // A partition that is gone takes nothing any more.
         let _ = self.inbox.send(damaged).await;

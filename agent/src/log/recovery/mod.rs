@@ -8,6 +8,7 @@
 //! 2. The first batch of the last segment that does not hold is a torn tail, and cut, if the recovery
 //!    mark does not say it was durable and [`scan`] finds that a crash explains it. Anything else that
 //!    does not hold, in any segment, is an error: the files stay as they are.
+//!    A sealed segment that does not hold, and ends at or below the tiered offset, is kept and not read.
 //! 3. A log that ends below what it was known to be flushed to, by its mark or by the agent's
 //!    checkpoint, is an error, and so is one that is gone with all its files.
 //! 4. A log that ends below the tiered offset is dropped and begins anew there: everything in it is in
@@ -73,7 +74,7 @@ impl RecoverAt {
 }
 
 /// What opening a log found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Recovered {
     /// First offset of the local log.
     pub local_log_start_offset: Offset,
@@ -85,6 +86,8 @@ pub struct Recovered {
     pub was_reset: bool,
     /// The torn tail that was cut off.
     pub cut: Option<Cut>,
+    /// What is wrong with segments that are not read, since the bucket has what they held.
+    pub distrusted: Vec<Error>,
     /// That an operator cut it since it was opened last.
     pub repaired: Option<Repaired>,
 }

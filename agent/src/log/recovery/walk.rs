@@ -18,7 +18,7 @@ use super::{
 };
 use crate::log::{
     SealedSegment,
-    disk::{Disk, DiskFile},
+    disk::Disk,
     error::{Damage, Error, failed},
     files::{self, segment_path, state_path},
     mark::{Mark, MarkFile},
@@ -48,6 +48,10 @@ pub(super) struct Walk<'a> {
     /// Batches below are in `producers` already.
     producers_offset: Offset,
     cut: Option<Cut>,
+    /// Why segments are not to be read that the bucket has.
+    distrusted: Vec<Error>,
+    /// Producers at the tiered offset.
+    tiered_producers: ProducerTable,
     /// That an operator cut the log.
     pub(super) repaired: Option<Repaired>,
 }
@@ -61,6 +65,7 @@ impl<'a> Walk<'a> {
         checkpoint: Option<EpochHistory>,
         states: Vec<StateAt>,
     ) -> Result<Self, Error> {
+        let tiered_producers = tiered_producers(dir, at)?;
         let is_history_whole = checkpoint.is_some();
         let epochs = checkpoint.unwrap_or_else(|| at.epochs.clone());
         Ok(Self {
@@ -77,14 +82,19 @@ impl<'a> Walk<'a> {
             active_age: Duration::ZERO,
             epochs,
             is_history_whole,
-            producers: tiered_producers(dir, at)?,
+            producers: tiered_producers.clone(),
             producers_offset: at.tiered_offset,
+            tiered_producers,
             cut: None,
+            distrusted: Vec::new(),
             repaired: None,
         })
     }
 
     /// Walks all segments, given by their base offsets in order.
+    ///
+    /// One that is damaged, and whose end is known to be in the bucket, stays a part of the log that
+    /// nobody reads.
     pub(super) fn segments(&mut self, bases: &[Offset]) -> Result<(), Error> {
         for (at, base) in bases.iter().copied().enumerate() {
             let is_leftover = base > self.end_offset && base <= self.at.tiered_offset;
@@ -104,7 +114,7 @@ impl<'a> Walk<'a> {
                     damage,
                 });
             }
-            self.segment(base, at + 1 == bases.len())?;
+            self.segment(base, bases.get(at + 1).copied())?;
         }
         Ok(())
     }
@@ -114,39 +124,105 @@ impl<'a> Walk<'a> {
         self.end_offset = base;
         self.segments.clear();
         self.sealed.clear();
-        let state = self.states.iter().find(|state| state.offset == base);
-        if let Some(producers) =
-            state.and_then(|state| ProducerTable::decode(&state.producers).ok())
-        {
-            (self.producers, self.producers_offset) = (producers, base);
-        } else if base == Offset::ZERO {
+        if base == Offset::ZERO {
             (self.producers, self.producers_offset) = (ProducerTable::new(), base);
+        } else {
+            self.find_producers(base);
         }
     }
 
-    fn segment(&mut self, base_offset: Offset, is_last: bool) -> Result<(), Error> {
-        let path = segment_path(self.dir, base_offset);
-        let file = self.disk.open(&path).map_err(failed("open", &path))?;
-        let size_bytes = file.size_bytes().map_err(failed("stat", &path))?;
-        let is_its = |state: &&StateAt| {
-            state
-                .segment
-                .as_ref()
-                .is_some_and(|index| index.base_offset == base_offset)
+    /// Takes the producers at `offset`, where the batches before it were not walked; those at the end of
+    /// the bucket if nothing else knows any.
+    fn find_producers(&mut self, offset: Offset) {
+        let state = self.states.iter().find(|state| state.offset == offset);
+        let known = state.and_then(|state| ProducerTable::decode(&state.producers).ok());
+        (self.producers, self.producers_offset) = match known {
+            Some(producers) => (producers, offset),
+            None => (self.tiered_producers.clone(), self.at.tiered_offset),
         };
-        let state = self.states.iter().find(is_its).cloned();
-        let sealed = state.and_then(|state| {
-            let producers = ProducerTable::decode(&state.producers).ok()?;
-            let index = state.segment.clone()?;
-            Some((state, index, producers))
-        });
-        if let Some((state, index, producers)) = sealed {
-            check_length(&path, base_offset, index.size_bytes, size_bytes)?;
-            (self.producers, self.producers_offset) = (producers, state.offset);
+    }
+
+    fn segment(&mut self, base_offset: Offset, next: Option<Offset>) -> Result<(), Error> {
+        let path = segment_path(self.dir, base_offset);
+        if let Some((state, index, producers)) = self.state_of(base_offset) {
+            let next_offset = state.offset;
+            let checked = self.check_length(&path, base_offset, index.size_bytes);
+            let harm = self.forgive(checked, Some(next_offset))?;
+            (self.producers, self.producers_offset) = (producers, next_offset);
             self.take_sealed(path, state, index);
+            self.distrust_newest(harm);
             return Ok(());
         }
-        self.scan_segment(path, file, (base_offset, size_bytes), is_last)
+        let scanned = self.scan_segment(path.clone(), base_offset, next.is_none());
+        if let Some(harm) = self.forgive(scanned, next)? {
+            self.take_unknown(path, base_offset, next.unwrap_or(base_offset));
+            self.distrust_newest(Some(harm));
+        }
+        Ok(())
+    }
+
+    /// Returns the state that was written when the segment was sealed, if it holds.
+    fn state_of(&self, base_offset: Offset) -> Option<(StateAt, SealedIndex, ProducerTable)> {
+        let index_of = |state: &StateAt| {
+            let index = state.segment.clone();
+            index.filter(|index| index.base_offset == base_offset)
+        };
+        let found = |state: &StateAt| index_of(state).map(|index| (state.clone(), index));
+        let (state, index) = self.states.iter().find_map(found)?;
+        let producers = ProducerTable::decode(&state.producers).ok()?;
+        Some((state, index, producers))
+    }
+
+    fn check_length(&self, path: &Path, offset: Offset, expected: u64) -> Result<(), Error> {
+        let file = self.disk.open(path).map_err(failed("open", path))?;
+        let got = file.size_bytes().map_err(failed("stat", path))?;
+        if expected == got {
+            return Ok(());
+        }
+        Err(Error::Corrupt {
+            path: path.to_owned(),
+            offset,
+            position: Position::new(expected.min(got)),
+            damage: Damage::Length { expected, got },
+        })
+    }
+
+    /// Passes an error on, unless it is that of one file, and the bucket has all up to `end`, where the
+    /// file ended.
+    fn forgive(
+        &self,
+        taken: Result<(), Error>,
+        end: Option<Offset>,
+    ) -> Result<Option<Error>, Error> {
+        let is_copy = end.is_some_and(|end| end <= self.at.tiered_offset);
+        match taken {
+            Err(error) if is_copy && error.is_of_copy() => Ok(Some(error)),
+            taken => taken.map(|()| None),
+        }
+    }
+
+    /// Takes a segment whose batches cannot be known.
+    fn take_unknown(&mut self, path: PathBuf, base_offset: Offset, next_offset: Offset) {
+        let segment = Segment::unknown(path.clone(), base_offset, next_offset);
+        self.segments.push(Arc::new(segment));
+        self.end_offset = next_offset;
+        self.find_producers(next_offset);
+        self.sealed.push(SealedSegment {
+            path,
+            base_offset,
+            next_offset,
+            size_bytes: 0,
+            entries: Arc::default(),
+            epochs: self.epochs.clone(),
+            producers: self.producers.encode(),
+        });
+    }
+
+    fn distrust_newest(&mut self, harm: Option<Error>) {
+        if let (Some(harm), Some(newest)) = (harm, self.segments.last()) {
+            newest.distrust();
+            self.distrusted.push(harm);
+        }
     }
 
     /// Takes a sealed segment as its state describes it.
@@ -174,10 +250,11 @@ impl<'a> Walk<'a> {
     fn scan_segment(
         &mut self,
         path: PathBuf,
-        file: Arc<dyn DiskFile>,
-        (base_offset, size_bytes): (Offset, u64),
+        base_offset: Offset,
         is_last: bool,
     ) -> Result<(), Error> {
+        let file = self.disk.open(&path).map_err(failed("open", &path))?;
+        let size_bytes = file.size_bytes().map_err(failed("stat", &path))?;
         file.sync_data().map_err(failed("fsync", &path))?;
         file.drop_cache();
         let scan = Scan {
@@ -329,7 +406,7 @@ impl<'a> Walk<'a> {
         self.segments.clear();
         self.sealed.clear();
         self.active = None;
-        self.producers = tiered_producers(self.dir, self.at)?;
+        self.producers = self.tiered_producers.clone();
         let known = self
             .states
             .iter()
@@ -430,6 +507,7 @@ impl<'a> Walk<'a> {
             was_clean: self.mark.is_clean,
             was_reset,
             cut: self.cut,
+            distrusted: self.distrusted,
             repaired: self.repaired,
         };
         let active = self.segments.last().cloned().zip(self.active);
@@ -458,19 +536,5 @@ fn tiered_producers(dir: &Path, at: &RecoverAt) -> Result<ProducerTable, Error> 
     ProducerTable::decode(bytes).map_err(|source| Error::Producers {
         path: dir.to_owned(),
         source,
-    })
-}
-
-fn check_length(path: &Path, offset: Offset, expected: u64, got: u64) -> Result<(), Error> {
-    if expected == got {
-        return Ok(());
-    }
-    let damage = Damage::Length { expected, got };
-    let position = Position::new(expected.min(got));
-    Err(Error::Corrupt {
-        path: path.to_owned(),
-        offset,
-        position,
-        damage,
     })
 }

@@ -250,6 +250,120 @@ fn opens_whole_or_not(disk: &MemDisk, whole: &TestLog, at: &RecoverAt, case: &st
     }
 }
 
+type Harm = (&'static str, fn(&mut Vec<u8>));
+
+/// Ways to harm a segment file.
+const HARMS: [Harm; 4] = [
+    ("flipped", |bytes| bytes[70] ^= 4),
+    ("cut short", |bytes| bytes.truncate(bytes.len() - 3)),
+    ("emptied", Vec::clear),
+    ("longer", |bytes| bytes.extend([7; 9])),
+];
+
+#[test]
+fn a_damaged_segment_that_the_bucket_has_is_kept_unread_and_any_other_is_refused() {
+    let whole = all_files();
+    let image = whole.disk.image();
+    let at = RecoverAt {
+        tiered_offset: offset(12),
+        epochs: whole.log.epochs().clone(),
+        producers: Some(whole.log.sealed().last().unwrap().producers.clone()),
+        ..known(18)
+    };
+    for base in [0, 6, 12] {
+        for (harm, change) in HARMS {
+            for has_state in [true, false] {
+                let case = format!("{base} is {harm}, has its state: {has_state}");
+                if harm == "emptied" && !has_state {
+                    // It passes for what a removal left that a crash cut short.
+                    continue;
+                }
+                let disk = MemDisk::of(image.clone());
+                let path = whole.segment_path(base);
+                disk.corrupt(&path, change);
+                if !has_state && base < 12 {
+                    disk.forget(&dir().join(format!("{:020}.state", base + 6)));
+                }
+                let before = disk.contents();
+                let opened = TestLog::open(disk.clone(), &at);
+                if base == 12 && harm == "longer" {
+                    assert!(opened.unwrap().recovered.cut.is_some(), "a torn tail");
+                    continue;
+                }
+                assert!(
+                    segments_in(&disk.contents()) == segments_in(&before),
+                    "{case}"
+                );
+                if base == 12 {
+                    assert_eq!(opened.err().unwrap().kind(), ErrorKind::Corrupt, "{case}");
+                    continue;
+                }
+                let log = opened.unwrap();
+                // A sealed segment is not read at start while its state and length are right.
+                let is_seen = !(has_state && harm == "flipped");
+                assert_eq!(
+                    log.recovered.distrusted.len(),
+                    usize::from(is_seen),
+                    "{case}"
+                );
+                let reader = log.log.reader();
+                assert_eq!(reader.is_distrusted(offset(base)), is_seen, "{case}");
+                assert_eq!(log.log.log_end_offset(), offset(18), "{case}");
+                assert_eq!(log.log.local_log_start_offset(), offset(0), "{case}");
+                assert_eq!(log.log.producers(), whole.log.producers(), "{case}");
+                assert_eq!(log.log.epochs(), whole.log.epochs(), "{case}");
+                let tail = read_all(&mut log.log.reader(), offset(12), 300);
+                assert_eq!(tail, disk.bytes(&whole.segment_path(12)), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_opened_is_forgiven_only_if_the_bucket_has_it() {
+    const EIO: i32 = 5;
+    let whole = all_files();
+    for (tiered, is_forgiven) in [(0, false), (6, false), (12, true)] {
+        let disk = MemDisk::of(whole.disk.image());
+        disk.fail_opens(&whole.segment_path(6), 1, EIO);
+        let at = RecoverAt {
+            tiered_offset: offset(tiered),
+            ..known(18)
+        };
+        let opened = TestLog::open(disk, &at);
+        assert_eq!(opened.is_ok(), is_forgiven, "{tiered}");
+    }
+}
+
+#[test]
+fn checksums_are_compared_below_the_bound_and_a_segment_is_distrusted_once() {
+    let log = all_files();
+    let path = log.segment_path(6);
+    log.disk
+        .corrupt(&path, |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let mut reader = log.log.reader();
+    assert!(reader.read(offset(6), 10_000, offset(18)).is_ok());
+    reader.check_below(offset(12));
+    let error = reader.read(offset(6), 10_000, offset(18)).unwrap_err();
+    let Error::Corrupt {
+        offset: at,
+        path: named,
+        ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((*at, named), (offset(10), &path));
+    assert!(
+        !reader.distrust(offset(8), offset(11)),
+        "not all of it is there"
+    );
+    assert!(reader.distrust(offset(8), offset(12)));
+    assert!(!reader.distrust(offset(8), offset(12)));
+    assert!(reader.is_distrusted(offset(11)) && !reader.is_distrusted(offset(12)));
+    assert!(reader.read(offset(0), 10_000, offset(18)).is_ok());
+}
+
 type Contents = std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>;
 
 fn segments_in(contents: &Contents) -> Vec<(&std::path::PathBuf, &Vec<u8>)> {

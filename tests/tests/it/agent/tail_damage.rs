@@ -7,8 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use esker_client::TopicSettings;
-use esker_proto::v1::{ErrorKind, FetchFormat, FetchRequest, FetchSource};
+use esker_client::{Client, TopicSettings};
+use esker_proto::{
+    batch::Batches,
+    v1::{ErrorKind, FetchFormat, FetchRequest},
+};
 use esker_tests::agent::{Plan, directory_url, page, until};
 use tempfile::TempDir;
 
@@ -16,11 +19,16 @@ use super::support::{PROGRAM, Raw, TOPIC, batch, connect, create, create_with, d
 
 const HEADER_BYTES: u32 = 61;
 
-/// The only segment file of a partition.
-fn segment_of(data_dir: &Path, partition: u32) -> PathBuf {
+/// The directory of the only topic.
+fn topic_in(data_dir: &Path) -> PathBuf {
     let topics = fs::read_dir(data_dir.join("log")).unwrap();
     let mut topics = topics.map(|topic| topic.unwrap().path());
-    let topic = topics.find(|path| !path.ends_with("spare")).unwrap();
+    topics.find(|path| !path.ends_with("spare")).unwrap()
+}
+
+/// The only segment file of a partition.
+fn segment_of(data_dir: &Path, partition: u32) -> PathBuf {
+    let topic = topic_in(data_dir);
     let files = fs::read_dir(topic.join(format!("{partition:06}"))).unwrap();
     let mut logs = files
         .map(|file| file.unwrap().path())
@@ -161,32 +169,112 @@ async fn a_segment_that_cannot_be_uploaded_for_its_damage_holds_no_other_partiti
     assert!(drained.unuploaded_bytes > 400 << 10, "{drained:?}");
 }
 
+/// What harms the local copy of a segment.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Header,
+    Payload,
+    CutShort,
+    Emptied,
+    Gone,
+}
+
+impl Harm {
+    const ALL: [Self; 5] = [
+        Self::Header,
+        Self::Payload,
+        Self::CutShort,
+        Self::Emptied,
+        Self::Gone,
+    ];
+
+    /// Harms the third batch of a segment, or more.
+    fn does(self, path: &Path) {
+        let file = || OpenOptions::new().write(true).open(path).unwrap();
+        match self {
+            Self::Header => flip(path, position_of(path, 2) + 7, 3),
+            // The first byte of a value.
+            Self::Payload => flip(path, position_of(path, 2) + 72, 1),
+            Self::CutShort => file().set_len(position_of(path, 2) + 50).unwrap(),
+            Self::Emptied => file().set_len(0).unwrap(),
+            Self::Gone => fs::remove_file(path).unwrap(),
+        }
+    }
+}
+
+/// Reads a partition from each of its batches on, whole and as records.
+async fn reads_all(raw: &mut Raw, partition: u32, case: &str) {
+    for format in [FetchFormat::Records, FetchFormat::Batches] {
+        for from in [0, 4, 6] {
+            let read = raw.fetch(fetch(partition, from, 16, format)).await;
+            let read = read.unwrap_or_else(|status| panic!("{case}, {format:?}: {status:?}"));
+            assert_eq!(read.last().unwrap().next_offset, 16, "{case}");
+            let mut batches: Vec<u8> = Vec::new();
+            for response in &read {
+                batches.extend_from_slice(&response.batches);
+                for (record, value) in response.records.iter().zip(["a", "b"].iter().cycle()) {
+                    assert_eq!(record.value.as_deref(), Some(value.as_bytes()), "{case}");
+                }
+            }
+            for batch in Batches::new(batches.into()) {
+                batch.unwrap_or_else(|error| panic!("{case}: {error}"));
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_local_copy_of_what_the_bucket_has_is_read_from_the_bucket() {
     let home = TempDir::new().unwrap();
     let plan = Plan::new(directory_url(home.path()), home.path());
-    let agent = plan.start().await.unwrap();
-    let client = connect(agent.grpc_address()).await;
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    let client = connect(agent.grpc).await;
     let settings = TopicSettings {
         local_retention_bytes: Some(1 << 30),
         ..TopicSettings::default()
     };
-    create_with(&client, 1, settings).await;
-    let mut raw = Raw::connect(agent.grpc_address()).await;
-    for _ in 0..6 {
-        raw.produce(TOPIC, 0, batch(&["a", "b"])).await.unwrap();
+    let partitions = u32::try_from(Harm::ALL.len()).unwrap();
+    create_with(&client, partitions, settings).await;
+    let mut raw = Raw::connect(agent.grpc).await;
+    // Six batches that the bucket has, and two more.
+    for batches in [6, 2] {
+        for partition in 0..partitions {
+            for _ in 0..batches {
+                let batch = batch(&["a", "b"]);
+                raw.produce(TOPIC, partition, batch).await.unwrap();
+            }
+        }
+        if batches == 6 {
+            super::support::seal(&client, false).await;
+        }
     }
-    super::support::seal(&client, false).await;
-    let path = segment_of(home.path(), 0);
-    flip(&path, position_of(&path, 2) + 7, 3);
+    for (harm, partition) in Harm::ALL.into_iter().zip(0..) {
+        harm.does(&topic_in(home.path()).join(format!("{partition:06}/{:020}.log", 0)));
+    }
+    is_served(&client, &mut raw).await;
+    agent.kill().unwrap();
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    is_served(
+        &connect(agent.grpc).await,
+        &mut Raw::connect(agent.grpc).await,
+    )
+    .await;
+    agent.terminate().unwrap();
+    assert_eq!(agent.ended().await.unwrap().code, Some(0));
+    let agent = plan.spawn(PROGRAM).await.unwrap();
+    is_served(
+        &connect(agent.grpc).await,
+        &mut Raw::connect(agent.grpc).await,
+    )
+    .await;
+}
 
-    let read = raw
-        .fetch(fetch(0, 4, 12, FetchFormat::Batches))
-        .await
-        .unwrap();
-
-    assert_eq!(read.last().unwrap().next_offset, 12);
-    assert_eq!(read[0].source(), FetchSource::Bucket);
-    assert_eq!(describe(&client).await[0].offline_reason, "");
-    assert!(agent.drain().await.is_complete);
+/// Expects every partition to give all it was given.
+async fn is_served(client: &Client, raw: &mut Raw) {
+    for (at, harm) in describe(client).await.iter().zip(Harm::ALL) {
+        reads_all(raw, at.partition, &format!("{harm:?}")).await;
+    }
+    for (at, harm) in describe(client).await.iter().zip(Harm::ALL) {
+        assert_eq!(at.offline_reason, "", "{harm:?}");
+    }
 }
