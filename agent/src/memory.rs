@@ -24,6 +24,13 @@ impl MemoryPermit {
         let bytes = bytes.min(self.0.num_permits());
         Self(self.0.split(bytes).expect("no more than there is"))
     }
+
+    /// Gives back what is held beyond `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: u32) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let excess = self.0.num_permits().saturating_sub(bytes);
+        drop(self.0.split(excess));
+    }
 }
 
 /// Room that was taken before a batch was received is the room of its write.

@@ -273,6 +273,23 @@ impl AgentProcess {
         Some((field("grpc_address")?, field("http_address")?))
     }
 
+    /// Returns the bytes of memory it holds now, and the most it ever held.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone.
+    pub fn memory(&self) -> anyhow::Result<(u64, u64)> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let bytes = |name: &str| {
+            let mut lines = status.lines();
+            let text = lines.find_map(|line| line.strip_prefix(name));
+            let text = text.with_context(|| format!("no {name} in the status of a process"))?;
+            let kib: u64 = text.trim().trim_end_matches(" kB").parse()?;
+            anyhow::Ok(kib << 10)
+        };
+        Ok((bytes("VmRSS:")?, bytes("VmHWM:")?))
+    }
+
     /// Kills it as `kill -9` does, and waits until it is gone.
     ///
     /// # Errors

@@ -36,6 +36,9 @@ const SEAL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 /// they are set to take more.
 const REASONS_BYTES_MAX: usize = 1 << 20;
 
+/// Settings that one change gives back to the default: more than there are. The names wait for their turn.
+const RESETS_MAX: usize = 64;
+
 /// Serves operators.
 #[derive(Debug)]
 pub(super) struct AdminService {
@@ -157,6 +160,10 @@ impl Admin for AdminService {
     ) -> Result<Response<AlterTopicResponse>, Status> {
         let request = request.into_inner();
         let topic = self.topic(&request.name)?;
+        if request.reset.len() > RESETS_MAX {
+            let text = format!("more settings to reset than there are. most=`{RESETS_MAX}`");
+            return Err(status(&refusal(ErrorKind::InvalidArgument, text)));
+        }
         let change = config_of(&request.settings.unwrap_or_default())?;
         let (shared, altered) = (Arc::clone(&self.shared), Arc::clone(&topic));
         let AlterTopicRequest {

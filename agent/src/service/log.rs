@@ -10,7 +10,7 @@ use esker_proto::v1::{
 use futures::{FutureExt, Stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{append, fetch, intake::Rooms, list_offsets, produce, status, turns::Turns, uncopied};
+use super::{fetch, intake::Rooms, list_offsets, produce, status, turns::Turns, uncopied};
 use crate::shared::Shared;
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -85,12 +85,9 @@ impl Log for LogService {
 
     async fn append(
         &self,
-        request: Request<AppendRequest>,
+        _request: Request<AppendRequest>,
     ) -> Result<Response<AppendResponse>, Status> {
-        let room = Rooms::of(&request).take();
-        let room = room.ok_or_else(|| Status::internal("a request came without its room"))?;
-        append::serve(&self.shared, request.into_inner(), room)
-            .await
-            .map(Response::new)
+        // `Undecoded` serves it before it comes here.
+        Err(Status::internal("a request was decoded too early"))
     }
 }

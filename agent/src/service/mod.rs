@@ -8,10 +8,12 @@ mod fetch;
 mod intake;
 mod list_offsets;
 mod log;
+mod plain;
 mod produce;
 mod status;
 mod turns;
 mod uncopied;
+mod undecoded;
 
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ use intake::{Bounded, REQUEST_BYTES_MAX, Remade, is_of_producer};
 pub(crate) use produce::{abandoned, detail as produce_detail};
 use status::refusal;
 use uncopied::Uncopied;
+use undecoded::Undecoded;
 
 /// Largest gRPC message sent.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -69,7 +72,11 @@ pub(crate) fn routes<H: Health>(
         .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let routes = Routes::new(bounded(shared, Uncopied(Remade(make))))
+    let log = Undecoded {
+        service: Uncopied(Remade(make)),
+        shared: Arc::clone(shared),
+    };
+    let routes = Routes::new(bounded(shared, log))
         .add_service(bounded(shared, admin.max_decoding_message_size(small)))
         .add_service(bounded(shared, reflection.max_decoding_message_size(small)))
         .add_service(bounded(shared, health.max_decoding_message_size(small)));
