@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use esker_proto::types::{ClusterId, TimestampMs};
+use esker_proto::{
+    batch::crc32c,
+    types::{ClusterId, TimestampMs},
+};
 use esker_tiering::{
     Error,
     chain::{Put, RetryPolicy, put_definite},
@@ -16,19 +19,64 @@ use serde::{Deserialize, Serialize};
 
 use crate::start_error::StartError;
 
-const FORMAT_VERSION: u32 = 1;
+/// The first version had no checksum.
+const UNCHECKED_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the store is probed when replies get lost.
 const PROBES_MAX: u32 = 3;
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// How often `cluster.json` is read before it counts as damaged.
 const READS_MAX: u32 = 4;
 
-/// `cluster.json`: created once, never changed.
+/// `cluster.json`: created once, never changed. A flipped bit of the id would pass for another cluster, to
+/// which nothing in the bucket belongs: hence the checksum.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ClusterFile {
     format_version: u32,
     cluster_id: ClusterId,
     created: TimestampMs,
+    /// CRC-32C of the other fields, see [`Self::checksum`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32c: Option<u32>,
+}
+
+impl ClusterFile {
+    fn new(cluster_id: ClusterId, created: TimestampMs) -> Self {
+        let unchecked = Self {
+            format_version: FORMAT_VERSION,
+            cluster_id,
+            created,
+            crc32c: None,
+        };
+        Self {
+            crc32c: Some(unchecked.checksum()),
+            ..unchecked
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let file: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        match (file.format_version, file.crc32c) {
+            (UNCHECKED_VERSION, None) => Ok(file),
+            (FORMAT_VERSION, Some(crc)) if crc == file.checksum() => Ok(file),
+            (UNCHECKED_VERSION | FORMAT_VERSION, _) => Err("its checksum does not match".into()),
+            (other, _) => Err(format!(
+                "format version {other} is not known; run a newer esker-agent"
+            )),
+        }
+    }
+
+    fn checksum(&self) -> u32 {
+        let Self {
+            format_version,
+            cluster_id,
+            created,
+            crc32c: _,
+        } = self;
+        crc32c(format!("{format_version} {cluster_id} {}", created.get()).as_bytes())
+    }
 }
 
 /// Probes the store.
@@ -42,10 +90,14 @@ pub(crate) async fn probe(store: &Store, ids: &dyn IdGenerator) -> Result<(), St
         match report.is_fit() {
             true => return Ok(()),
             // What the store is does not change; what failed on the way may pass.
-            false if report.is_unfit() || report.fault.is_some() || tries >= PROBES_MAX => {
+            false if !report.may_pass() || tries >= PROBES_MAX => {
                 return Err(StartError::Unfit(report));
             }
-            false => tracing::info!(tries, "the probe of the store failed, trying again"),
+            false => {
+                let fault = report.first_fault().unwrap_or_default();
+                tracing::info!(tries, fault, "the probe of the store failed, trying again");
+                tokio::time::sleep(PROBE_PAUSE).await;
+            }
         }
     }
     unreachable!("the last try returns")
@@ -66,11 +118,7 @@ pub(crate) async fn identify(
         return Ok(cluster_id);
     }
     refuse_topics(store, &key).await?;
-    let founded = ClusterFile {
-        format_version: FORMAT_VERSION,
-        cluster_id: ClusterId::new(ids.uuid()),
-        created: clock.now(),
-    };
+    let founded = ClusterFile::new(ClusterId::new(ids.uuid()), clock.now());
     let body = serde_json::to_vec_pretty(&founded).expect("an identity has only plain fields");
     match put_definite(store, &key, body.into(), nonce_of, RetryPolicy::default()).await {
         Put::Won => {
@@ -116,19 +164,65 @@ async fn refuse_topics(store: &Store, key: &str) -> Result<(), StartError> {
 }
 
 fn parse(key: &str, bytes: &[u8]) -> Result<ClusterId, StartError> {
-    let corrupt = |reason: String| StartError::Store(Error::corrupt(key, reason));
-    let file: ClusterFile =
-        serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-    match file.format_version {
-        FORMAT_VERSION => Ok(file.cluster_id),
-        other => Err(corrupt(format!(
-            "format version {other} is not known; run a newer esker-agent"
-        ))),
+    match ClusterFile::parse(bytes) {
+        Ok(file) => Ok(file.cluster_id),
+        Err(reason) => Err(StartError::Store(Error::corrupt(key, reason))),
     }
 }
 
 /// The cluster's id is drawn by whoever founds it: it tells whose body stands there.
 fn nonce_of(bytes: &[u8]) -> Option<u128> {
-    let file: ClusterFile = serde_json::from_slice(bytes).ok()?;
+    let file = ClusterFile::parse(bytes).ok()?;
     Some(file.cluster_id.get().as_u128())
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn founded() -> ClusterFile {
+        ClusterFile::new(
+            ClusterId::new(Uuid::from_u128(0x1234_5678)),
+            TimestampMs::new(1_700_000_000_000),
+        )
+    }
+
+    #[test]
+    fn no_flipped_bit_names_another_cluster() {
+        let whole = serde_json::to_vec_pretty(&founded()).unwrap();
+
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(file) = ClusterFile::parse(&flipped) {
+                // The case of a hexadecimal digit, or white space.
+                assert_eq!(file.cluster_id, founded().cluster_id, "bit {bit}");
+            }
+        }
+        for length in 0..whole.len() {
+            assert!(
+                ClusterFile::parse(&whole[..length]).is_err(),
+                "{length} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn an_identity_without_a_checksum_is_read_in_the_first_version_only() {
+        let unchecked = |version: u32| {
+            let id = founded().cluster_id;
+            format!(r#"{{"format_version":{version},"cluster_id":"{id}","created":1}}"#)
+        };
+
+        let first = ClusterFile::parse(unchecked(1).as_bytes()).unwrap();
+        assert_eq!(first.cluster_id, founded().cluster_id);
+        assert!(ClusterFile::parse(unchecked(2).as_bytes()).is_err());
+        assert!(
+            ClusterFile::parse(unchecked(3).as_bytes())
+                .unwrap_err()
+                .contains("newer")
+        );
+    }
 }

@@ -65,7 +65,15 @@ impl MetaLog {
                 prev_sha256: [0; 32],
                 record: record.clone(),
             };
-            match open_chain(&store, next_slot, controller_epoch, open_with).await? {
+            match open_chain(
+                &store,
+                next_slot,
+                author.cluster_id,
+                controller_epoch,
+                open_with,
+            )
+            .await?
+            {
                 None => tracing::info!("metadata log moved on while it was opened"),
                 Some(chain) => {
                     apply(&mut state, next_slot, &record)?;
@@ -161,6 +169,7 @@ impl MetaLog {
 async fn open_chain(
     store: &Store,
     next_slot: u64,
+    cluster_id: ClusterId,
     epoch: ControllerEpoch,
     open_with: impl Fn(u64) -> MetaBody + Send + Sync,
 ) -> Result<Option<Chain<MetaBody>>, ControlError> {
@@ -172,6 +181,9 @@ async fn open_chain(
         RetryPolicy::default(),
         |tip| {
             let slot = tip.map_or(FIRST_SLOT, |tip| tip.slot + 1);
+            if let Some(tip) = tip {
+                check_cluster(tip.slot, &tip.body, cluster_id)?;
+            }
             if slot == next_slot {
                 return Ok(open_with(slot));
             }
@@ -190,6 +202,21 @@ async fn open_chain(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// A record of ours behind those of another cluster would be damage to whoever reads on.
+fn check_cluster(slot: u64, newest: &MetaBody, cluster_id: ClusterId) -> Result<(), Error> {
+    if newest.cluster_id == cluster_id {
+        return Ok(());
+    }
+    let (key, theirs) = (ChainName::Metadata.slot(slot), newest.cluster_id);
+    Err(Error::corrupt(
+        key,
+        format!(
+            "written by cluster {theirs}, while cluster.json says {cluster_id}; restore cluster.json \
+             from a copy of the bucket"
+        ),
+    ))
 }
 
 /// Applies every record from `from` on, and returns the slot after the last.
@@ -219,4 +246,39 @@ fn apply(state: &mut ClusterState, slot: u64, record: &MetaRecord) -> Result<(),
     state
         .apply(record)
         .map_err(|source| ControlError::Inconsistent { slot, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_tiering::env::SeededIds;
+    use esker_tiering::store::StoreOptions;
+    use prometheus::Registry;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_written_behind_records_of_another_cluster() {
+        let url = "memory://".parse().unwrap();
+        let store = Store::open(&url, StoreOptions::default(), &Registry::new())
+            .await
+            .unwrap();
+        let open = async |cluster: u128| {
+            let author = Author {
+                cluster_id: ClusterId::new(Uuid::from_u128(cluster)),
+                agent_id: AgentId::new(Uuid::from_u128(1)),
+            };
+            MetaLog::open(store.clone(), Arc::new(SeededIds::new(1)), author).await
+        };
+        let mut first = open(1).await.unwrap();
+        assert_eq!(first.chain.next_slot(), FIRST_SLOT + 1);
+
+        let refused = open(2).await.unwrap_err();
+
+        assert!(
+            refused.to_string().contains("restore cluster.json"),
+            "{refused}"
+        );
+        assert!(!first.is_deposed().await.unwrap());
+    }
 }

@@ -1,13 +1,13 @@
 //! The checks, in the order in which they are made.
 
-use std::time::Duration;
+use std::{ops::Range, slice, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{Probe, Stop, Verdict};
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     store::{CreateOutcome, Fault},
 };
 
@@ -19,6 +19,8 @@ const RACES: usize = 8;
 const LARGE_BYTES: usize = 1024 * 1024 + 17;
 /// Tries of the first write, for a store that is merely busy.
 const WRITE_TRIES: u32 = 3;
+/// Reads of an object until its bytes count as changed by the store, and not on their way.
+const READ_TRIES: u32 = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Signatures hold out to a quarter of an hour; retention by age and people's patience do not.
 const SKEW_MAX_MS: u64 = 30_000;
@@ -37,7 +39,7 @@ enum Upset {
     /// The store broke its promise in this way.
     Seen(String),
     /// It gave no answer.
-    Error(crate::Error),
+    Error(Error),
 }
 
 impl Probe<'_> {
@@ -75,7 +77,7 @@ impl Probe<'_> {
             CreateOutcome::Refused(error) | CreateOutcome::Unknown(error) => {
                 if matches!(
                     error,
-                    crate::Error::Store {
+                    Error::Store {
                         fault: Fault::Throttled,
                         ..
                     }
@@ -93,11 +95,33 @@ impl Probe<'_> {
         }
     }
 
+    /// Reads an object. Bytes that nobody put there are read again: most stores send no checksum, so
+    /// that one flipped bit on the way would pass for a broken promise.
+    async fn read(&self, key: &str, known: &[Bytes]) -> Result<Bytes, Error> {
+        for _ in 1..READ_TRIES {
+            let found = self.store.get(key).await?;
+            if known.contains(&found) {
+                return Ok(found);
+            }
+        }
+        self.store.get(key).await
+    }
+
+    async fn read_range(&self, key: &str, range: Range<u64>, whole: &Bytes) -> Result<bool, Error> {
+        let wanted = whole.slice(index(range.start)..index(range.end));
+        for _ in 0..READ_TRIES {
+            if self.store.get_range(key, range.clone()).await? == wanted {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(super) async fn read_after_write(&mut self) -> Result<(), Stop> {
         let (key, body) = (self.fresh_key(), self.body());
         let put = self.store.put_object(&key, body.clone()).await;
         put.map_err(|error| self.fail(READ, &error))?;
-        match self.store.get(&key).await {
+        match self.read(&key, slice::from_ref(&body)).await {
             Ok(found) if found == body => {
                 self.note(
                     READ,
@@ -118,7 +142,7 @@ impl Probe<'_> {
         let (key, first, second) = (self.fresh_key(), self.body(), self.body());
         let put = self.store.put_object(&key, first.clone()).await;
         put.map_err(|error| self.fail(EXISTS, &error))?;
-        match self.store.create(&key, second).await {
+        match self.store.create(&key, second.clone()).await {
             CreateOutcome::Exists => {}
             CreateOutcome::Created => {
                 let detail = "the condition is ignored: two agents could both own a partition";
@@ -128,7 +152,7 @@ impl Probe<'_> {
                 return Err(self.fail(EXISTS, &error));
             }
         }
-        match self.store.get(&key).await {
+        match self.read(&key, &[first.clone(), second]).await {
             Ok(found) if found == first => {
                 self.note(EXISTS, Verdict::Ok, "an existing object is never replaced");
                 Ok(())
@@ -181,7 +205,7 @@ impl Probe<'_> {
                  partition"
             )));
         }
-        let found = self.store.get(key).await.map_err(Upset::Error)?;
+        let found = self.read(key, &bodies).await.map_err(Upset::Error)?;
         // A winner whose answer was lost is no fault.
         let expected = if winners.is_empty() {
             doubtful
@@ -213,10 +237,9 @@ impl Probe<'_> {
         }
         let size = LARGE_BYTES as u64;
         for range in [0..size, 0..1, 4095..4097, 65_536..1_048_576, size - 1..size] {
-            let wanted = body.slice(index(range.start)..index(range.end));
-            match self.store.get_range(&key, range.clone()).await {
-                Ok(found) if found == wanted => {}
-                Ok(_) => return Err(self.refuse(RANGES, format!("wrong bytes for {range:?}"))),
+            match self.read_range(&key, range.clone(), &body).await {
+                Ok(true) => {}
+                Ok(false) => return Err(self.refuse(RANGES, format!("wrong bytes for {range:?}"))),
                 Err(error) => return Err(self.fail(RANGES, &error)),
             }
         }

@@ -64,10 +64,15 @@ impl Report {
     }
 
     /// Whether the store was seen to break a promise. One that is not fit and not that either did not
-    /// answer, or refuses this agent: trying again may help.
+    /// answer, or refuses this agent.
     pub fn is_unfit(&self) -> bool {
         let failed = self.failed_check();
         failed.is_some_and(|check| check.verdict == Verdict::Unfit)
+    }
+
+    /// Whether the probe failed for what may be gone a moment later, such as a connection that broke.
+    pub fn may_pass(&self) -> bool {
+        !self.is_fit() && !self.is_unfit() && self.fault.as_ref().is_none_or(Fault::is_fleeting)
     }
 
     fn failed_check(&self) -> Option<&Check> {

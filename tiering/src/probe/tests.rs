@@ -104,6 +104,45 @@ async fn damage_and_cut_ranges_are_refused() {
 }
 
 #[tokio::test]
+async fn one_flipped_bit_on_the_way_is_not_the_stores() {
+    // Each read of the probe once: the second of a race too.
+    for skipped in 0..16 {
+        let (store, faults) = faulty();
+        faults.inject(When::on(Op::Get).skip(skipped).times(1), Trouble::FlipBit);
+
+        let report = check(&store).await;
+
+        assert!(report.is_fit(), "read {skipped}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn what_befalls_single_requests_may_pass() {
+    for (op, trouble) in [
+        (Op::Create, Trouble::FailAfter),
+        (Op::Get, Trouble::FailBefore),
+        (Op::List, Trouble::FailBefore),
+    ] {
+        let (store, faults) = faulty();
+        faults.inject(When::on(op).times(1), trouble);
+        let report = check(&store).await;
+        assert!(report.may_pass(), "{trouble:?}: {report}");
+        assert!(check(&store).await.is_fit(), "{trouble:?}");
+    }
+
+    for (op, trouble) in [
+        (Op::Create, Trouble::IgnoreCondition),
+        (Op::Create, Trouble::Forbid),
+        (Op::Get, Trouble::StaleNotFound),
+    ] {
+        let (store, faults) = faulty();
+        faults.inject(When::on(op), trouble);
+        let report = check(&store).await;
+        assert!(!report.may_pass(), "{trouble:?}: {report}");
+    }
+}
+
+#[tokio::test]
 async fn a_late_listing_is_only_a_warning() {
     let (store, faults) = faulty();
     faults.inject(When::on(Op::List), Trouble::StaleList(2));

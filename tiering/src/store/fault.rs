@@ -120,6 +120,15 @@ impl Fault {
         }
     }
 
+    /// Whether it happens to single requests, also where all is set up well. Without a connection, or an
+    /// answer in time, enough was waited.
+    pub(crate) const fn is_fleeting(&self) -> bool {
+        matches!(
+            self,
+            Self::Throttled | Self::Server | Self::Interrupted | Self::BadDigest | Self::Other
+        )
+    }
+
     /// What the request's sender can do. This is about seconds and minutes: a clock is set by NTP, while
     /// a permission that is missing has to be given. Whether a restart of the agent may help is another
     /// question, which its exit code answers.
