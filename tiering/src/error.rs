@@ -135,7 +135,7 @@ pub enum Error {
         source: esker_index::Error,
     },
     /// A file of the local log cannot be read.
-    #[error("local file cannot be read. path=`{path}`")]
+    #[error("local file cannot be read: {source}. path=`{path}`")]
     LocalFile {
         /// The file.
         path: String,

@@ -53,6 +53,8 @@ use crate::{
 const ORPHAN_SCAN_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// A backlog is committed at the latest after this much: so long a trim or retention waits.
 const BYTES_PER_COMMIT_MAX: u64 = 256 << 20;
+/// Retries of a local file that cannot be read, though a check of it finds nothing.
+const LOCAL_READS_MAX: u32 = 5;
 /// Retries are logged as a warning from this one on.
 const WARN_FROM_ATTEMPT: u32 = 3;
 
@@ -295,7 +297,7 @@ impl Archiver {
         match result {
             Ok(()) => uploads.succeeded(),
             Err(error) if error.kind() == ErrorKind::Fenced => return Err(Arc::new(error)),
-            Err(error) if self.is_local_damage(&error).await => uploads.done(),
+            Err(error) if self.is_local_damage(&error, uploads.attempts()).await => uploads.done(),
             Err(error) => {
                 let wait = uploads.failed(&error, self.sealed.borrow().is_awaited);
                 self.note_failure(&error, uploads.attempts(), wait);
@@ -466,7 +468,7 @@ impl Archiver {
 
     /// Whether an upload failed because a local segment is damaged, and not the bucket: then the actor
     /// takes the partition offline, and trying again is of no use.
-    async fn is_local_damage(&self, error: &Error) -> bool {
+    async fn is_local_damage(&self, error: &Error, attempts: u32) -> bool {
         if !matches!(error, Error::Corrupt { .. } | Error::LocalFile { .. }) {
             return false;
         }
@@ -476,9 +478,7 @@ impl Archiver {
         segments.retain(|segment| segment.next_offset > tiered_offset);
         let check = move || segments.iter().find_map(|segment| segment.check().err());
         let checked = self.context.deps.tasks.spawn_blocking(check).await;
-        let is_damage =
-            |error: &log::Error| error.kind() == log::ErrorKind::Corrupt || error.is_of_one_file();
-        match checked.ok().flatten().filter(is_damage) {
+        match local_damage(error, checked.ok().flatten(), attempts) {
             Some(damage) => {
                 let damaged = Message::Damaged(Arc::new(damage));
                 self.actor.send(damaged).await.is_ok()
@@ -516,6 +516,25 @@ impl Archiver {
             tracing::warn!(partition = %self.at, %error, attempt, wait_ms, "upload failed, retrying");
         }
     }
+}
+
+/// Decides what is wrong with the local log, if not the bucket failed an upload. Whoever looks at all
+/// segments may find them whole where the upload cannot read one; the upload itself is believed in the
+/// end, for what it keeps on disk may fill the agent's share, and so throttle every partition.
+fn local_damage(error: &Error, checked: Option<log::Error>, attempts: u32) -> Option<log::Error> {
+    let is_damage =
+        |error: &log::Error| error.kind() == log::ErrorKind::Corrupt || error.is_of_one_file();
+    checked.filter(is_damage).or_else(|| match error {
+        Error::LocalFile { path, source } if attempts >= LOCAL_READS_MAX => {
+            let unread = log::Error::Io {
+                action: "read",
+                path: path.into(),
+                source: Arc::clone(source),
+            };
+            Some(unread).filter(is_damage)
+        }
+        _ => None,
+    })
 }
 
 /// Decides which segments go up next: the oldest that the bucket lacks, up to one commit's worth.

@@ -239,3 +239,26 @@ async fn local_copies_may_go_once_the_bucket_was_seen_to_have_them_and_not_befor
     assert!(repair.contains("esker bucket repair"), "{repair}");
     bench.tasks.shutdown(Duration::from_secs(5)).await;
 }
+
+#[test]
+fn a_file_that_only_the_upload_cannot_read_is_damage_in_the_end() {
+    let unread = |code: i32| Error::LocalFile {
+        path: "00000000000000000000.log".to_owned(),
+        source: Arc::new(std::io::Error::from_raw_os_error(code)),
+    };
+    let (eio, emfile) = (unread(5), unread(24));
+
+    assert!(local_damage(&eio, None, LOCAL_READS_MAX - 1).is_none());
+    let damage = local_damage(&eio, None, LOCAL_READS_MAX).unwrap();
+    let text = damage.to_string();
+    assert!(
+        text.contains("os error 5") && text.contains("000.log"),
+        "{text}"
+    );
+    // What has run out comes back.
+    assert!(local_damage(&emfile, None, LOCAL_READS_MAX).is_none());
+    let in_bucket = Error::corrupt("key", "it is short");
+    assert!(local_damage(&in_bucket, None, LOCAL_READS_MAX).is_none());
+    // What a check has seen needs no second try.
+    assert!(local_damage(&in_bucket, Some(damage), 0).is_some());
+}
