@@ -151,10 +151,19 @@ impl ChainBody for Manifest {
     }
 
     fn decode(key: &str, bytes: Bytes) -> Result<Self, Error> {
-        Self::decode(bytes).map_err(|source| Error::Index {
+        let manifest = Self::decode(bytes).map_err(|source| Error::Index {
             key: key.to_owned(),
             source,
-        })
+        })?;
+        // Copied by hand into another folder it is whole, and names segments that are not there.
+        let named = manifest.header().topic_partition;
+        match Keys::partition_of(key) {
+            Some(folder) if folder != named => Err(Error::corrupt(
+                key,
+                format!("the manifest belongs to partition {named}"),
+            )),
+            _ => Ok(manifest),
+        }
     }
 
     fn nonce_of(bytes: &[u8]) -> Option<u128> {

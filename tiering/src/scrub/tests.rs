@@ -9,7 +9,8 @@ use std::sync::{
 };
 
 use esker_index::Manifest;
-use esker_proto::types::{ManifestVersion, Offset};
+use esker_proto::types::{ManifestVersion, Offset, PartitionId, TopicPartition};
+use futures::TryStreamExt;
 
 use super::*;
 use crate::{
@@ -316,4 +317,43 @@ async fn a_bucket_without_segments_is_not_rebuilt() {
         rebuild(&bucket, RebuildOptions::default()).await.refusal,
         Some(Refusal::NoSegments)
     );
+}
+
+#[tokio::test]
+async fn a_folder_restored_into_another_partitions_place_is_damage() {
+    let (bucket, _archive) = filled(3).await;
+    let other = TopicPartition {
+        partition: PartitionId::new(PARTITION.partition.get() + 1),
+        ..PARTITION
+    };
+    let (from, to) = (Keys::new(PARTITION).folder(), Keys::new(other).folder());
+    let store = bucket.plain_store();
+    let listed: Vec<_> = store.list(&from, None).try_collect().await.unwrap();
+    for object in &listed {
+        let body = store.get(&object.key).await.unwrap();
+        let key = object.key.replacen(&from, &to, 1);
+        store.put_object(&key, body).await.unwrap();
+    }
+
+    let report = verify(&bucket, Depth::Sizes).await;
+
+    let damaged: Vec<_> = report
+        .anomalies
+        .iter()
+        .map(|found| found.topic_partition)
+        .collect();
+    assert_eq!(damaged, [other], "{report:?}");
+    let error = crate::archive::view(&store, other).await.unwrap_err();
+    assert!(
+        error.to_string().contains("belongs to partition"),
+        "{error}"
+    );
+    let plan = scrubber(&bucket).plan_garbage(None).await.unwrap();
+    assert!(plan.objects.is_empty(), "{plan:?}");
+    // Its segments are another's too.
+    let ids = SeededIds::new(99);
+    let rebuilt = scrubber(&bucket)
+        .rebuild_index(other, &ids, RebuildOptions::default())
+        .await;
+    assert_eq!(rebuilt.unwrap().refusal, Some(Refusal::NoSegments));
 }

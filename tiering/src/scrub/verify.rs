@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     archive::{beyond, pages::Pages, scan::Scan, trim::is_damage, view},
+    chain::ChainBody,
     error::{Error, ErrorKind},
     keys::Keys,
 };
@@ -155,7 +156,7 @@ impl Scrubber {
         for version in inventory.versions.iter().filter(|older| **older < newest) {
             let key = keys.manifest(*version);
             let damage = match self.store.get(&key).await {
-                Ok(bytes) => Manifest::decode(bytes).err(),
+                Ok(bytes) => <Manifest as ChainBody>::decode(&key, bytes).err(),
                 Err(error) if error.is_not_found() => None,
                 Err(error) => return Err(error),
             };

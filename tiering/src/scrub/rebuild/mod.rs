@@ -32,7 +32,7 @@ use super::{
     segment,
 };
 use crate::{
-    chain::{ChainName, ChainReader},
+    chain::{ChainBody, ChainName, ChainReader},
     env::IdGenerator,
     error::{Error, ErrorKind},
     keys::{Keys, SegmentName},
@@ -254,7 +254,8 @@ impl Scrubber {
             manifest: None,
         };
         for slot in (1..=newest).rev() {
-            let bytes = match self.store.get(&name.slot(slot)).await {
+            let key = name.slot(slot);
+            let bytes = match self.store.get(&key).await {
                 Ok(bytes) => bytes,
                 Err(error) if error.is_not_found() => continue,
                 Err(error) => return Err(error),
@@ -262,7 +263,7 @@ impl Scrubber {
             if slot + 1 == remains.slot {
                 remains.prev_sha256 = esker_index::sha256(&bytes);
             }
-            if let Ok(manifest) = Manifest::decode(bytes) {
+            if let Ok(manifest) = <Manifest as ChainBody>::decode(&key, bytes) {
                 remains.epoch = manifest.header().leader_epoch;
                 remains.manifest = Some(manifest);
                 break;

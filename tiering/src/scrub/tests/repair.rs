@@ -201,7 +201,7 @@ async fn a_damaged_partition_is_skipped_and_the_others_are_collected() {
     let newest = Keys::new(PARTITION).manifest(archive.manifest().header().version);
     overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
     let mut neighbour = PARTITION;
-    neighbour.partition = esker_proto::types::PartitionId::new(30);
+    neighbour.partition = PartitionId::new(30);
     let mut archive = bucket.open_at(neighbour, 1).await.unwrap();
     for part in bucket.segments(0, 2, 1).chunks(2) {
         archive.upload_many(part, &never()).await.unwrap();
