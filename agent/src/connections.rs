@@ -16,7 +16,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
 
 use crate::backoff::Backoff;
 
@@ -54,7 +55,7 @@ impl Connections {
         loop {
             match self.listener.accept().await {
                 Ok((socket, peer)) => match Arc::clone(&self.places).try_acquire_owned() {
-                    Ok(place) => return (Connection::new(socket, place), peer),
+                    Ok(place) => return (Connection::new(socket, peer, place), peer),
                     Err(_) => self.note_full(peer),
                 },
                 // The client has gone already.
@@ -93,63 +94,97 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: TcpStream,
+    peer: Peer,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Connection {
-    fn new(socket: TcpStream, place: OwnedSemaphorePermit) -> Self {
-        // Accepted sockets do not wait to fill packets: acknowledgements are small and wanted at once.
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
-        }
-        Self {
-            socket,
-            _place: place,
+/// Whoever is at the other end. Requests carry it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    address: SocketAddr,
+    closer: CancellationToken,
+}
+
+impl Peer {
+    /// Closes the connection, and so ends all that goes over it, because others need what it holds.
+    pub(crate) fn close(&self) {
+        if !self.closer.is_cancelled() {
+            let peer = self.address;
+            tracing::warn!(%peer, "closing a connection whose reader stands still: others need the memory");
+            self.closer.cancel();
         }
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+impl Connection {
+    fn new(socket: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) -> Self {
+        // Accepted sockets do not wait to fill packets: acknowledgements are small and wanted at once.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let closer = CancellationToken::new();
+        Self {
+            socket,
+            closed: Box::pin(closer.clone().cancelled_owned()),
+            peer: Peer { address, closer },
+            _place: place,
+        }
+    }
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.socket.connect_info()
+    /// The socket, unless it was closed from this side. Whoever waits for it is woken by that.
+    fn open(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> io::Result<Pin<&mut TcpStream>> {
+        if self.closed.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(Pin::new(&mut self.get_mut().socket))
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(context, into)
+        self.open(context)?.poll_read(context, into)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        self.open(context)?.poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+        self.open(context)?.poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.socket.is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.open(context)?.poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -195,5 +230,21 @@ mod tests {
         let third = TcpStream::connect(address).await.unwrap();
         let (_, peer) = connections.next().await;
         assert_eq!(peer, third.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_closed_from_this_side_wakes_whoever_reads_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let connections = Connections::new(listener, 1);
+        let (_client, (mut held, _)) = tokio::join!(client, connections.next());
+        let peer = held.connect_info();
+
+        let mut byte = [0];
+        let (read, ()) = tokio::join!(held.read(&mut byte), async {
+            tokio::task::yield_now().await;
+            peer.close();
+        });
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     }
 }

@@ -12,7 +12,7 @@ use esker_proto::{
     types::{LeaderEpoch, Offset, OffsetRange},
     v1::{ErrorDetail, ErrorKind, FetchFormat, FetchRequest, FetchResponse, FetchSource},
 };
-use esker_tiering::reader::{Buffer, Hold, Pinned, ReadMemory};
+use esker_tiering::reader::{Buffer, Hold, ReadMemory, Taken};
 use futures::{Stream, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ use super::{
     uncopied::End,
 };
 use crate::{
+    connections::Peer,
     metrics::TrafficMetrics,
     partition::{Chunk, PartitionError, PartitionHandle, Session, Slice, Source},
     shared::Shared,
@@ -59,6 +60,7 @@ struct Wanted {
 pub(super) fn serve(
     shared: &Arc<Shared>,
     request: FetchRequest,
+    peer: Option<Peer>,
 ) -> Result<impl Stream<Item = Result<Bytes, End>> + Send + use<>, Status> {
     let partition = shared
         .partition(&request.topic, &request.topic_id, request.partition)
@@ -75,10 +77,14 @@ pub(super) fn serve(
         session: Session::new(partition.clone(), shared.reader.clone(), offset),
         partition,
         hold: memory.hold(),
+        taken: memory.begin(move || {
+            if let Some(peer) = &peer {
+                peer.close();
+            }
+        }),
         memory,
         head: None,
         under_way: None,
-        pinned: Pinned::default(),
         delivered_bytes: 0,
         written: Written::default(),
         stopped: shared.tasks.token().clone(),
@@ -125,7 +131,7 @@ struct Fetch {
     under_way: Option<UnderWay>,
     /// The rest of its payload, unless others needed the memory.
     hold: Hold<VecDeque<Slice>>,
-    pinned: Pinned,
+    taken: Taken,
     delivered_bytes: u64,
     written: Written,
     stopped: CancellationToken,
@@ -350,13 +356,13 @@ impl Fetch {
     async fn cut(&mut self, mut response: UnderWay) -> Result<Bytes, Status> {
         let mut rest = self.rest_of(&response).await?;
         let mut slice = rest.front_mut().ok_or_else(|| changed(&response))?;
-        let (memory, pinned) = (self.memory.clone(), &mut self.pinned);
-        let piece = match memory.try_piece(&mut slice.bytes, slice.buffer, pinned) {
+        let (memory, taken) = (self.memory.clone(), &mut self.taken);
+        let piece = match memory.try_piece(&mut slice.bytes, slice.buffer, taken) {
             Some(piece) => piece,
             None => {
                 // The wait may be long: others can take the rest meanwhile.
                 self.memory.keep(&self.hold, rest);
-                let room = memory.room_for_copy().await;
+                let room = memory.room_for_copy(&self.taken).await;
                 let room = room.map_err(|error| failed(&PartitionError::Store(Arc::new(error))))?;
                 rest = self.rest_of(&response).await?;
                 slice = rest.front_mut().ok_or_else(|| changed(&response))?;

@@ -49,7 +49,8 @@ impl Log for LogService {
         &self,
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let pieces = fetch::serve(&self.shared, request.into_inner())?;
+        let peer = request.extensions().get().cloned();
+        let pieces = fetch::serve(&self.shared, request.into_inner(), peer)?;
         Ok(uncopied::response(pieces))
     }
 

@@ -58,6 +58,7 @@
 //! The tail: it has its own path, which shares nothing with this one, so replays cannot hold it up.
 //! Keeping manifests current: whoever hands out the watch does that.
 
+mod borrowers;
 mod budget;
 mod chunk;
 mod cursor;
@@ -86,7 +87,7 @@ use esker_index::{Manifest, Rows};
 use esker_proto::types::{Offset, TimestampMs, TopicPartition};
 pub use holds::Hold;
 use prometheus::Registry;
-pub use room::{CopyRoom, Pinned, ReadMemory};
+pub use room::{CopyRoom, ReadMemory, Taken};
 use tokio::sync::watch;
 
 use self::{

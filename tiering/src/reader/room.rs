@@ -3,7 +3,8 @@
 //!
 //! A piece is either a slice that keeps its whole buffer in memory (no byte is copied) or a small
 //! copy. Each kind has a share of the budget of its own: peers that take nothing can use up the
-//! first, and then everybody's pieces are copied, which costs time and not memory.
+//! first, and then everybody's pieces are copied, which costs time and not memory. Where there is no
+//! room for a copy either, whoever stood still for longest is ended (see `borrowers`).
 
 use std::{
     sync::{Arc, Weak},
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
+    borrowers::{Borrower, Borrowers, LOOK_INTERVAL, Loan},
     budget::{Budget, Charge, Side},
     chunk::{Buffer, Charged},
     holds::Hold,
@@ -35,6 +37,7 @@ pub struct ReadMemory {
     pins: Pool,
     copies: Pool,
     copy_bytes: usize,
+    borrowers: Borrowers,
     responses_bytes: u64,
     patience: Duration,
 }
@@ -69,22 +72,29 @@ impl Pool {
     }
 }
 
-/// The buffer that the last pieces of one stream were cut from.
-#[derive(Debug, Default)]
-pub struct Pinned(Option<(Buffer, Weak<OwnedSemaphorePermit>)>);
+/// What the transport has of one stream.
+#[derive(Debug)]
+pub struct Taken {
+    /// The buffer that the last pieces were cut from.
+    pinned: Option<(Buffer, Weak<OwnedSemaphorePermit>)>,
+    borrower: Borrower,
+}
 
 /// Room for one copied piece.
 #[derive(Debug)]
-pub struct CopyRoom(OwnedSemaphorePermit);
+pub struct CopyRoom {
+    permit: OwnedSemaphorePermit,
+    loan: Loan,
+}
 
 impl CopyRoom {
     /// Copies as much as fits from the front of `rest`.
     pub fn copy(self, rest: &mut Bytes) -> Bytes {
-        let length = rest.len().min(self.0.num_permits());
+        let length = rest.len().min(self.permit.num_permits());
         let bytes = Bytes::copy_from_slice(&rest.split_to(length));
         Bytes::from_owner(Lent {
             bytes,
-            _permit: self.0,
+            _permit: (self.permit, self.loan),
         })
     }
 }
@@ -114,6 +124,7 @@ impl ReadMemory {
             pins: Pool::new(lent_bytes),
             copies: Pool::new(lent_bytes),
             copy_bytes: copy_bytes(lent_bytes),
+            borrowers: Borrowers::default(),
             responses_bytes,
             patience,
         }
@@ -149,16 +160,21 @@ impl ReadMemory {
         self.budget.overdraw(Side::Tail)
     }
 
+    /// Begins a stream. `end` ends it, or all that shares a connection with it: it is called where the
+    /// peer takes nothing for a while, and others find no room for what they take.
+    pub fn begin(&self, end: impl Fn() + Send + Sync + 'static) -> Taken {
+        Taken {
+            pinned: None,
+            borrower: self.borrowers.add(Box::new(end)),
+        }
+    }
+
     /// Cuts the next piece from the front of `rest`, which keeps `buffer` in memory; `None` if there
     /// is no room for even a copy.
-    pub fn try_piece(
-        &self,
-        rest: &mut Bytes,
-        buffer: Buffer,
-        pinned: &mut Pinned,
-    ) -> Option<Bytes> {
+    pub fn try_piece(&self, rest: &mut Bytes, buffer: Buffer, taken: &mut Taken) -> Option<Bytes> {
+        taken.borrower.touch();
         let is_small = rest.len() <= self.copy_bytes && buffer.size_bytes > 2 * rest.len();
-        let pin = (!is_small).then(|| self.pin(buffer, pinned)).flatten();
+        let pin = (!is_small).then(|| self.pin(buffer, taken)).flatten();
         if let Some(permit) = pin {
             let bytes = std::mem::take(rest);
             return Some(Bytes::from_owner(Lent {
@@ -167,30 +183,46 @@ impl ReadMemory {
             }));
         }
         let permit = self.copies.try_take(rest.len().min(self.copy_bytes))?;
-        Some(CopyRoom(permit).copy(rest))
+        let loan = taken.borrower.loan();
+        Some(CopyRoom { permit, loan }.copy(rest))
     }
 
-    /// Waits for room for a copy.
+    /// Waits for room for a copy. Streams whose peers stand still make some.
     ///
     /// # Errors
     ///
     /// [`Error::ReadMemory`] if there is none for a while.
-    pub async fn room_for_copy(&self) -> Result<CopyRoom, Error> {
-        let taken = self.copies.take(self.copy_bytes);
-        let taken = tokio::time::timeout(self.patience, taken).await;
+    pub async fn room_for_copy(&self, stream: &Taken) -> Result<CopyRoom, Error> {
+        let taken = tokio::time::timeout(self.patience, self.take_copy(&stream.borrower)).await;
         let short = |_| self.budget.short(self.copy_bytes as u64, self.patience);
-        taken.map(CopyRoom).map_err(short)
+        let permit = taken.map_err(short)?;
+        let loan = stream.borrower.loan();
+        Ok(CopyRoom { permit, loan })
+    }
+
+    async fn take_copy(&self, borrower: &Borrower) -> OwnedSemaphorePermit {
+        let mut taken = std::pin::pin!(self.copies.take(self.copy_bytes));
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            // Who waits for others does not stand still.
+            borrower.touch();
+            tokio::select! {
+                biased;
+                permit = &mut taken => return permit,
+                _ = looks.tick() => self.borrowers.end_stalled(),
+            }
+        }
     }
 
     /// Pieces of one buffer share its pin.
-    fn pin(&self, buffer: Buffer, pinned: &mut Pinned) -> Option<Arc<OwnedSemaphorePermit>> {
+    fn pin(&self, buffer: Buffer, taken: &mut Taken) -> Option<Arc<OwnedSemaphorePermit>> {
         // A buffer that is still pinned cannot have made place for another.
-        let last = pinned.0.as_ref().filter(|(last, _)| *last == buffer);
+        let last = taken.pinned.as_ref().filter(|(last, _)| *last == buffer);
         if let Some(permit) = last.and_then(|(_, permit)| permit.upgrade()) {
             return Some(permit);
         }
         let permit = Arc::new(self.pins.try_take(buffer.size_bytes)?);
-        pinned.0 = Some((buffer, Arc::downgrade(&permit)));
+        taken.pinned = Some((buffer, Arc::downgrade(&permit)));
         Some(permit)
     }
 }

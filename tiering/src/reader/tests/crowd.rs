@@ -1,16 +1,18 @@
 //! Many readers at once, live and stalled, and what they cost.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use esker_index::Update;
 use esker_proto::types::Offset;
 use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::fixture::{Bench, Fault, KIB, Log, Shape, read, read_all, timestamp_of};
 use crate::{
     error::ErrorKind,
-    reader::{Buffer, Cursor, Hold, Pinned, Read},
+    reader::{Buffer, Cursor, Hold, Read, ReadMemory, Taken, borrowers::STALLED_AFTER},
 };
 
 /// As the agent's defaults of 96 MiB and 96 MiB are to chunks of 4 MiB.
@@ -45,6 +47,7 @@ fn fetched_bytes(bench: &Bench) -> u64 {
 /// A reader whose peer takes nothing: the transport has two pieces, the rest waits for it.
 struct Stalled {
     _cursor: Option<Cursor>,
+    _taken: Taken,
     _pieces: Vec<Bytes>,
     _rest: Hold<Bytes>,
 }
@@ -56,16 +59,17 @@ async fn stall_at(
     cursor: Option<Cursor>,
 ) -> Stalled {
     let memory = bench.reader.memory();
-    let mut pinned = Pinned::default();
+    let mut taken = memory.begin(|| {});
     let mut pieces = Vec::new();
     while pieces.len() < 2 && !rest.is_empty() {
-        let piece = memory.try_piece(&mut rest, buffer, &mut pinned);
+        let piece = memory.try_piece(&mut rest, buffer, &mut taken);
         pieces.push(piece.expect("room for a copy"));
     }
     let hold = memory.hold();
     memory.keep(&hold, rest);
     Stalled {
         _cursor: cursor,
+        _taken: taken,
         _pieces: pieces,
         _rest: hold,
     }
@@ -213,4 +217,70 @@ async fn a_search_by_an_old_manifest_says_what_is_gone_and_a_newer_one_finds() {
     let manifest = &bench.log.manifest;
     let found = bench.reader.offset_for_timestamp(manifest, timestamp).await;
     assert_eq!(found.unwrap().unwrap().0, log_start_offset);
+}
+
+/// Streams that have taken all the room there is for copies. Each is ended by number.
+fn copied(memory: &ReadMemory, ended: &Arc<Mutex<Vec<usize>>>) -> Vec<(Taken, Bytes)> {
+    let large = Bytes::from_static(&[7; 40_000]);
+    let buffer = Buffer::of(&large);
+    let mut streams = Vec::new();
+    loop {
+        let (number, ended) = (streams.len(), Arc::clone(ended));
+        let mut taken = memory.begin(move || ended.lock().push(number));
+        // So little of a buffer is copied.
+        match memory.try_piece(&mut large.slice(..1000), buffer, &mut taken) {
+            Some(piece) => streams.push((taken, piece)),
+            None => return streams,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_finds_no_room_gets_that_of_the_one_that_stood_still_for_longest() {
+    let bench = bench(2).await;
+    let memory = bench.reader.memory();
+    let ended = Arc::<Mutex<Vec<_>>>::default();
+    let mut streams = copied(memory, &ended);
+    let waiting = memory.begin(|| panic!("whoever waits does not stand still"));
+
+    tokio::time::advance(STALLED_AFTER / 2).await;
+    // All but one go on.
+    for (index, (taken, piece)) in streams.iter_mut().enumerate() {
+        if index != 3 {
+            let mut rest = piece.clone();
+            let buffer = Buffer::of(piece);
+            drop(memory.try_piece(&mut rest, buffer, taken));
+        }
+    }
+    let before = Instant::now();
+    let (room, _) = tokio::join!(memory.room_for_copy(&waiting), async {
+        while ended.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(streams.remove(3));
+    });
+
+    assert!(room.is_ok());
+    assert_eq!(*ended.lock(), [3]);
+    assert!(before.elapsed() >= STALLED_AFTER / 2 && before.elapsed() < STALLED_AFTER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_which_only_pieces_are_left_is_ended_too() {
+    let bench = bench(2).await;
+    let memory = bench.reader.memory();
+    let ended = Arc::<Mutex<Vec<_>>>::default();
+    let mut pieces: Vec<_> = copied(memory, &ended)
+        .into_iter()
+        .map(|(_, piece)| piece)
+        .collect();
+    let waiting = memory.begin(|| {});
+    let (room, _) = tokio::join!(memory.room_for_copy(&waiting), async {
+        while ended.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        pieces.pop();
+    });
+    assert!(room.is_ok());
+    assert_eq!(ended.lock().len(), 1);
 }
