@@ -377,7 +377,8 @@ pub const KEYS: &[Key] = &[
         group: LIMITS,
         default: "30s",
         doc: "A request to the bucket in which no byte moved for this long is given up and tried \
-              again. How long it takes as a whole does not matter",
+              again; after up to three times as long while it sends, for what the system's buffer \
+              holds leaves unseen. How long it takes as a whole does not matter",
         apply: |s, t| set_time(&mut s.store_stall_timeout, t, 1000),
     },
     Key {

@@ -28,6 +28,12 @@ use tokio::{
 
 use super::requests::Verb;
 
+/// What the system may hold of a request that it has taken: Linux's default for the largest buffer of a
+/// socket (`tcp_wmem`).
+const BUFFERED_BYTES_MAX: u64 = 4 << 20;
+/// The slowest link on which what the system holds does not count as stalled.
+const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
+
 /// Requests in flight to a store. Reads and writes may each take three quarters of the places, so
 /// that neither keeps the other waiting. Cheap to clone; all clones share the places.
 #[derive(Clone, Debug)]
@@ -118,7 +124,10 @@ impl Client {
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(match body.as_bytes() {
-            Some(bytes) => bytes.clone().into(),
+            Some(bytes) => {
+                moved.note(bytes.len());
+                bytes.clone().into()
+            }
             None => reqwest::Body::wrap(Sending {
                 body,
                 moved: moved.clone(),
@@ -149,23 +158,44 @@ impl Client {
 #[error("no byte moved for {0:?}")]
 struct Stalled(Duration);
 
-/// When the last byte of a request was taken to be sent.
+/// How much of a request the system has taken to send, and when the last of it.
 #[derive(Clone, Debug)]
-struct Moved(Arc<Mutex<Instant>>);
+struct Moved(Arc<Mutex<Taken>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    at: Instant,
+    bytes: u64,
+}
+
+impl Taken {
+    /// When the request counts as stalled: after up to three times the time-out, since what was taken
+    /// may still lie in the system's buffer, and nobody tells how it leaves.
+    fn stalls_at(self, timeout: Duration) -> Instant {
+        let buffered = self.bytes.min(BUFFERED_BYTES_MAX);
+        let leaving = Duration::from_millis(buffered * 1000 / SLOWEST_BYTES_PER_SECOND);
+        self.at + timeout + leaving.min(timeout * 2)
+    }
+}
 
 impl Moved {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
+        Self(Arc::new(Mutex::new(Taken {
+            at: Instant::now(),
+            bytes: 0,
+        })))
     }
 
-    fn note(&self) {
-        *self.0.lock() = Instant::now();
+    fn note(&self, bytes: usize) {
+        let mut taken = self.0.lock();
+        taken.at = Instant::now();
+        taken.bytes += bytes as u64;
     }
 
     /// Returns once nothing was noted for so long.
     async fn stalled(&self, timeout: Duration) {
         loop {
-            let stalls_at = *self.0.lock() + timeout;
+            let stalls_at = self.0.lock().stalls_at(timeout);
             if stalls_at <= Instant::now() {
                 return;
             }
@@ -190,7 +220,10 @@ impl Body for Sending {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.moved.note();
+        let data = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        self.moved.note(data.map_or(0, Bytes::len));
         Poll::Ready(frame)
     }
 
@@ -292,6 +325,7 @@ mod tests {
     use super::*;
 
     const STALL: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     /// Many times what the sockets of both ends hold: that leaves no trace while it is on its way.
     const PIECES: usize = 64;
     const PIECE_BYTES: usize = 1 << 20;
@@ -357,5 +391,20 @@ mod tests {
             taken.pop();
             assert!(places.take(greedy).now_or_never().is_some());
         }
+    }
+
+    async fn stalls_after(pieces: &[usize]) -> u64 {
+        let (moved, start) = (Moved::new(), Instant::now());
+        pieces.iter().for_each(|bytes| moved.note(*bytes));
+        moved.stalled(TIMEOUT).await;
+        start.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_system_holds_of_a_request_may_leave_slowly() {
+        assert_eq!(stalls_after(&[]).await, 30);
+        assert_eq!(stalls_after(&[64 << 10]).await, 31);
+        assert_eq!(stalls_after(&[1 << 20, 1 << 20]).await, 30 + 32);
+        assert_eq!(stalls_after(&[64 << 20]).await, 30 + 60);
     }
 }
