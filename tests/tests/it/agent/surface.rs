@@ -385,3 +385,46 @@ async fn a_request_that_is_no_message_is_an_invalid_argument() {
     }
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_a_stream_are_acknowledged_in_order_whatever_is_refused_between_them() {
+    let home = TempDir::new().unwrap();
+    let agent = start(&home).await;
+    let mut raw = Raw::connect(agent.grpc_address()).await;
+    // Of each five, two go to either partition and one to none.
+    let requests = (0..500).map(|request_id| ProduceRequest {
+        request_id,
+        topic: TOPIC.to_owned(),
+        partition: [0, 1, 9, 0, 1][usize::try_from(request_id % 5).unwrap()],
+        batch: batch(&["a"]),
+        ..ProduceRequest::default()
+    });
+    let requests: Vec<_> = requests.collect();
+    let partitions: Vec<_> = requests.iter().map(|request| request.partition).collect();
+    let sent = raw.log.produce(futures::stream::iter(requests)).await;
+    let mut answers = sent.unwrap().into_inner();
+
+    let mut acknowledged = [const { Vec::new() }; 2];
+    let mut refused = 0;
+    while let Some(answer) = answers.message().await.unwrap() {
+        let partition = partitions[usize::try_from(answer.request_id).unwrap()];
+        match answer.result.unwrap() {
+            Answer::Ack(ack) => {
+                acknowledged[partition as usize].push((answer.request_id, ack.base_offset));
+            }
+            Answer::Error(error) => {
+                assert_eq!((partition, error.kind()), (9, ErrorKind::UnknownPartition));
+                refused += 1;
+            }
+        }
+    }
+
+    assert_eq!(refused, 100);
+    for acknowledged in acknowledged {
+        assert_eq!(acknowledged.len(), 200);
+        assert!(acknowledged.is_sorted(), "{acknowledged:?}");
+        let offsets: Vec<_> = acknowledged.iter().map(|(_, offset)| *offset).collect();
+        assert!(offsets.is_sorted(), "{offsets:?}");
+    }
+    agent.stop().await;
+}
