@@ -1,6 +1,9 @@
 //! A bound on the bytes that requests hold.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -10,7 +13,17 @@ use crate::log::Room;
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
     bytes: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
     total: u32,
+}
+
+/// Somebody who waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Bytes held; given back when dropped.
@@ -49,6 +62,7 @@ impl MemoryBudget {
             .min(Semaphore::MAX_PERMITS);
         Self {
             bytes: Arc::new(Semaphore::new(permits)),
+            waiting: Arc::default(),
             total,
         }
     }
@@ -56,6 +70,8 @@ impl MemoryBudget {
     /// Waits until `bytes` are free and takes them. One request larger than the whole budget gets
     /// all of it, alone.
     pub(crate) async fn acquire(&self, bytes: u32) -> MemoryPermit {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
         let permit = Arc::clone(&self.bytes)
             .acquire_many_owned(bytes.min(self.total))
             .await;
@@ -67,6 +83,11 @@ impl MemoryBudget {
         let bytes = bytes.min(self.total);
         let permit = Arc::clone(&self.bytes).try_acquire_many_owned(bytes);
         permit.ok().map(MemoryPermit)
+    }
+
+    /// Whether somebody waits for bytes.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the bytes held now.

@@ -5,7 +5,7 @@
 //! received never wait for each other. Producers have a budget of their own, and their room goes with the
 //! batch until it is on the disk. All other requests are small; they share another budget, in which their
 //! room is held while they are received. A client that stops in the middle of a message gives its room back
-//! by losing its stream.
+//! by losing its stream, and so does one that is slow while others wait for room.
 
 use std::{
     collections::VecDeque,
@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use esker_proto::v1::{ErrorDetail, ErrorKind};
 use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
@@ -26,6 +27,7 @@ use tonic::{
     server::NamedService,
 };
 
+use super::status::{RETRY_AFTER_MS, refusal, status};
 use crate::{
     memory::{MemoryBudget, MemoryPermit},
     shared::Shared,
@@ -35,6 +37,12 @@ use crate::{
 const PREFIX_BYTES: usize = 5;
 /// From when a message has its room, all of it has to come within this time.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// While others wait for room, a message has so long to begin with...
+const GRACE: Duration = Duration::from_secs(1);
+/// ...and has to come at this pace: bytes in a second.
+const PACE_MIN: u64 = 256 << 10;
+/// How often a message that does not arrive is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Largest request of other kinds than those of producers: it names all partitions of the largest topic.
 pub(super) const REQUEST_BYTES_MAX: u32 = 64 << 10;
@@ -80,10 +88,13 @@ struct Intake {
     /// Received and not passed on.
     received: Bytes,
     prefix: BytesMut,
-    /// What is missing of the current message.
+    /// Length of the current message, and what is missing of it.
+    announced_bytes: u32,
     missing: usize,
     waiting: Option<Pin<Box<dyn Future<Output = MemoryPermit> + Send>>>,
-    deadline: Pin<Box<Sleep>>,
+    /// When the current message had its room.
+    begun_at: Instant,
+    look: Pin<Box<Sleep>>,
 }
 
 impl Intake {
@@ -96,9 +107,11 @@ impl Intake {
             room: None,
             received: Bytes::new(),
             prefix: BytesMut::with_capacity(PREFIX_BYTES),
+            announced_bytes: 0,
             missing: 0,
             waiting: None,
-            deadline: Box::pin(tokio::time::sleep(MESSAGE_TIMEOUT)),
+            begun_at: Instant::now(),
+            look: Box::pin(tokio::time::sleep(LOOK_INTERVAL)),
         }
     }
 
@@ -142,12 +155,12 @@ impl Intake {
     /// Passes the prefix on, which lets the message be read.
     fn begin(&mut self, room: MemoryPermit) -> Bytes {
         self.waiting = None;
-        self.missing = usize::try_from(self.announced()).unwrap_or(usize::MAX);
+        self.announced_bytes = self.announced();
+        self.missing = usize::try_from(self.announced_bytes).unwrap_or(usize::MAX);
         self.room = Some(room);
         self.hand_over_room();
-        self.deadline
-            .as_mut()
-            .reset(Instant::now() + MESSAGE_TIMEOUT);
+        self.begun_at = Instant::now();
+        self.look.as_mut().reset(self.begun_at + LOOK_INTERVAL);
         self.prefix.split().freeze()
     }
 
@@ -161,9 +174,26 @@ impl Intake {
         }
     }
 
-    /// Whether a message that has its room is late.
+    /// Whether a message that has its room is late. Else it is looked at again.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
-        self.missing > 0 && self.deadline.as_mut().poll(context).is_ready()
+        while self.missing > 0 && self.look.as_mut().poll(context).is_ready() {
+            if self.lateness() {
+                return true;
+            }
+            let next = Instant::now() + LOOK_INTERVAL;
+            self.look.as_mut().reset(next);
+        }
+        false
+    }
+
+    fn lateness(&self) -> bool {
+        let since = self.begun_at.elapsed();
+        if since >= MESSAGE_TIMEOUT {
+            return true;
+        }
+        let received = u64::from(self.announced_bytes) - self.missing as u64;
+        let expected = since.as_secs_f64() * PACE_MIN as f64;
+        self.budget.is_waited_for() && since >= GRACE && (received as f64) < expected
     }
 }
 
@@ -181,8 +211,7 @@ impl http_body::Body for Intake {
             }
             let frame = match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Pending if self.is_late(context) => {
-                    let text = "a message was not received as a whole in time";
-                    return Poll::Ready(Some(Err(Status::deadline_exceeded(text))));
+                    return Poll::Ready(Some(Err(late())));
                 }
                 frame => ready!(frame),
             };
@@ -194,6 +223,15 @@ impl http_body::Body for Intake {
             }
         }
     }
+}
+
+/// Ends the stream of a message that did not arrive in time. It changed nothing.
+fn late() -> Status {
+    let text = "a message was not received as a whole in time";
+    status(&ErrorDetail {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..refusal(ErrorKind::TimedOut, text)
+    })
 }
 
 /// A gRPC service that takes room for what clients send. How large messages of producers may be follows
@@ -378,5 +416,53 @@ mod tests {
         assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
         drop((intake, rooms));
         assert_eq!(budget.in_use(), 0);
+    }
+
+    /// Half a message, and then a byte of it now and then; returns how long it goes on.
+    async fn trickle(budget: &MemoryBudget) -> Duration {
+        let (mut sender, mut intake, _rooms) = stream(budget, 80);
+        send(&mut sender, &message(60)[..30]).await;
+        let begun = Instant::now();
+        let received = async {
+            while let Some(frame) = intake.frame().await {
+                if let Err(late) = frame {
+                    assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
+                    return begun.elapsed();
+                }
+            }
+            panic!("no end");
+        };
+        let trickle = async {
+            for _ in 0..20 {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                if sender
+                    .send(Ok(Frame::data(Bytes::from_static(&[7]))))
+                    .await
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            lasted = received => lasted,
+            () = trickle => unreachable!(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_trickles_in_loses_its_room_once_others_wait_for_it() {
+        let budget = MemoryBudget::new(100);
+        assert!(trickle(&budget).await >= MESSAGE_TIMEOUT, "nobody waits");
+        assert_eq!(budget.in_use(), 0);
+
+        let other = async {
+            // Comes after the slow one.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            budget.acquire(60).await;
+        };
+        let (lasted, ()) = tokio::join!(trickle(&budget), other);
+        assert!(lasted >= GRACE && lasted < 2 * GRACE, "{lasted:?}");
     }
 }

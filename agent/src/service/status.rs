@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use crate::{control::ControlError, partition::PartitionError};
 
 /// A producer that is refused should come back after about so long.
-const RETRY_AFTER_MS: u32 = 250;
+pub(super) const RETRY_AFTER_MS: u32 = 250;
 /// Longest text of an error. It may quote the request, and travels twice in headers, of which many
 /// clients take 8 KiB.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;

@@ -15,6 +15,7 @@ mod request_bounds;
 mod requests;
 mod restart;
 mod retention;
+mod slow_producers;
 mod stalled;
 mod start;
 mod support;
