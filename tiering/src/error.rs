@@ -194,6 +194,17 @@ impl Error {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
+    /// Whether the connection broke, which may have nothing to do with the store.
+    pub(crate) const fn is_interrupted(&self) -> bool {
+        matches!(
+            self,
+            Self::Store {
+                fault: Fault::Interrupted,
+                ..
+            }
+        )
+    }
+
     /// Whether the object is missing, and nothing else is wrong.
     pub const fn is_not_found(&self) -> bool {
         matches!(self.kind(), ErrorKind::NotFound)

@@ -10,6 +10,7 @@ mod client;
 mod fault;
 mod http;
 mod leftovers;
+mod listing;
 mod open;
 mod options;
 mod parts;
@@ -51,6 +52,8 @@ const LARGE_PUT_BYTES: usize = 1024 * 1024;
 const SLOWEST_PUT_BYTES_PER_SECOND: u64 = 64 << 10;
 /// Objects in one reply of a listing, for counting where there are no replies.
 const LIST_PAGE: u64 = 1000;
+/// Before a read whose connection broke is tried again.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
 /// One object store and a prefix in it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -204,7 +207,19 @@ impl Store {
         Err(Error::corrupt(key, reason))
     }
 
+    /// Reads, and reads again where the connection broke amid the reply: the store's client tries
+    /// again only what failed before it.
     async fn read(&self, key: &str, options: GetOptions) -> Result<Bytes, Error> {
+        for pause in PAUSES {
+            match self.read_once(key, options.clone()).await {
+                Err(error) if error.is_interrupted() => tokio::time::sleep(pause).await,
+                read => return read,
+            }
+        }
+        self.read_once(key, options).await
+    }
+
+    async fn read_once(&self, key: &str, options: GetOptions) -> Result<Bytes, Error> {
         let path = self.path(key)?;
         let objects = &self.0.clients.objects;
         let reading = async {
@@ -319,34 +334,6 @@ impl Store {
         }
     }
 
-    /// Lists the objects under `prefix`, a folder, in the order of keys, from after `start_after`.
-    ///
-    /// What was put lately may be missing on stores that list late: absence is no proof.
-    pub fn list(
-        &self,
-        prefix: &str,
-        start_after: Option<&str>,
-    ) -> BoxStream<'static, Result<ObjectInfo, Error>> {
-        let paths = self
-            .path(prefix)
-            .and_then(|path| Ok((path, start_after.map(|key| self.path(key)).transpose()?)));
-        let (path, offset) = match paths {
-            Ok(paths) => paths,
-            Err(error) => return stream::once(async { Err(error) }).boxed(),
-        };
-        let objects = &self.0.clients.objects;
-        let found = match &offset {
-            Some(offset) => objects.list_with_offset(Some(&path), offset),
-            None => objects.list(Some(&path)),
-        };
-        let listed = self.bounded(found, prefix.to_owned());
-        if self.0.clients.lists_in_order {
-            listed
-        } else {
-            self.sorted(listed)
-        }
-    }
-
     /// Lists the folders in `prefix`, a folder, without what they hold: a request for a thousand.
     ///
     /// # Errors
@@ -359,51 +346,6 @@ impl Store {
         let listed = self.call(Verb::List, prefix, listing).await?;
         let folders = listed.common_prefixes.iter().map(|path| self.key(path));
         Ok(folders.collect())
-    }
-
-    /// Waits for each item of a listing at most as long as for a whole call.
-    fn bounded(
-        &self,
-        found: BoxStream<'static, object_store::Result<ObjectMeta>>,
-        prefix: String,
-    ) -> BoxStream<'static, Result<ObjectInfo, Error>> {
-        let store = self.clone();
-        let listed = stream::unfold(Some((found, store, prefix)), |state| async {
-            let (mut found, store, prefix) = state?;
-            match tokio::time::timeout(store.0.call_timeout, found.next()).await {
-                Ok(Some(Ok(meta))) => Some((Ok(store.info(&meta)), Some((found, store, prefix)))),
-                Ok(Some(Err(error))) => Some((Err(store.error(&prefix, error)), None)),
-                Ok(None) => None,
-                Err(_) => Some((Err(store.timed_out(Verb::List, &prefix)), None)),
-            }
-        });
-        // Whoever asks once more after the end is told again that it is the end.
-        listed.fuse().boxed()
-    }
-
-    /// Holds the whole listing, which only stores on this machine need.
-    fn sorted(
-        &self,
-        listed: BoxStream<'static, Result<ObjectInfo, Error>>,
-    ) -> BoxStream<'static, Result<ObjectInfo, Error>> {
-        let store = self.clone();
-        let start = Instant::now();
-        let sorting = async move {
-            let found = listed.try_collect::<Vec<_>>().await;
-            let outcome = if found.is_ok() {
-                Outcome::Ok
-            } else {
-                Outcome::Failed
-            };
-            let pages = found
-                .as_ref()
-                .map_or(0, |found| found.len() as u64 / LIST_PAGE);
-            (0..=pages).for_each(|_| store.count(Verb::List, outcome, start));
-            let mut found = found?;
-            found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            Ok::<_, Error>(stream::iter(found.into_iter().map(Ok)))
-        };
-        stream::once(sorting).try_flatten().boxed()
     }
 
     /// Deletes objects, many at a time where the store can. One that is not there counts as

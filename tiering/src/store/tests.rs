@@ -150,14 +150,14 @@ async fn one_registry_counts_one_store() {
     assert!(matches!(second, Err(Error::MetricsTaken)));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_that_ends_early_is_an_error_and_never_data() {
     let (store, faults) = faulty();
     store
         .put_object("k", Bytes::from_static(b"0123456789"))
         .await
         .unwrap();
-    faults.inject(When::on(Op::Get).times(2), Trouble::ShortRead);
+    faults.inject(When::on(Op::Get).times(6), Trouble::ShortRead);
 
     let whole = store.get("k").await.unwrap_err();
     let range = store.get_range("k", 2..8).await.unwrap_err();
@@ -165,6 +165,32 @@ async fn a_body_that_ends_early_is_an_error_and_never_data() {
     assert!(whole.is_retryable(), "{whole}");
     assert!(range.is_retryable(), "{range}");
     assert_eq!(store.get_range("k", 2..8).await.unwrap(), "234567");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_breaks_off_is_asked_for_again() {
+    let (store, faults) = faulty();
+    for key in ["k/1", "k/2", "k/3", "k/4"] {
+        store
+            .put_object(key, Bytes::from_static(b"0123"))
+            .await
+            .unwrap();
+    }
+    for (op, trouble) in [
+        (Op::Get, Trouble::ShortRead),
+        (Op::Get, Trouble::BreakOff),
+        (Op::List, Trouble::BreakOff),
+    ] {
+        faults.inject(When::on(op).times(2), trouble);
+
+        assert_eq!(store.get("k/1").await.unwrap(), "0123");
+        let listed: Vec<_> = store.list("k", None).try_collect().await.unwrap();
+        let keys: Vec<_> = listed.iter().map(|object| object.key.as_str()).collect();
+        assert_eq!(keys, ["k/1", "k/2", "k/3", "k/4"]);
+    }
+    faults.inject(When::on(Op::List), Trouble::BreakOff);
+    let listed = store.list("k", None).try_collect::<Vec<_>>().await;
+    assert!(listed.unwrap_err().is_retryable());
 }
 
 #[tokio::test]

@@ -57,6 +57,8 @@ pub enum Trouble {
     StaleNotFound,
     /// A listing lacks its last keys, this many.
     StaleList(usize),
+    /// The connection breaks: a listing ends in an error after its first key.
+    BreakOff,
     /// The reply's body ends early.
     ShortRead,
     /// One bit of the reply's body is wrong.

@@ -1,6 +1,6 @@
 //! An object store that fails on purpose.
 
-use std::{fmt, future, ops::Range, sync::Arc};
+use std::{fmt, future, io, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -46,6 +46,7 @@ impl FaultyStore {
             Some(Trouble::Skew) => Err(failure(
                 "403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>",
             )),
+            Some(Trouble::BreakOff) if op != Op::List => Err(broken()),
             Some(Trouble::Hang) => future::pending().await,
             Some(Trouble::Delay(delay)) => {
                 tokio::time::sleep(delay).await;
@@ -80,6 +81,13 @@ fn failure(status: &str) -> Error {
     Error::Generic {
         store: "faulty",
         source,
+    }
+}
+
+fn broken() -> Error {
+    Error::Generic {
+        store: "faulty",
+        source: io::Error::from(io::ErrorKind::ConnectionReset).into(),
     }
 }
 
@@ -237,6 +245,10 @@ impl FaultyStore {
         let (store, prefix) = (self.clone(), prefix.cloned().unwrap_or_default());
         let listing = async move {
             let trouble = store.before(Op::List, &prefix).await?;
+            if trouble == Some(Trouble::BreakOff) {
+                let listed = listed.take(1);
+                return Ok(listed.chain(stream::once(async { Err(broken()) })).boxed());
+            }
             let Some(Trouble::StaleList(missing)) = trouble else {
                 return after(trouble, listed).await;
             };
