@@ -20,7 +20,7 @@ use futures::{
 use tonic::{Request, Response, Status};
 
 use super::{
-    parse_name,
+    REASONS_BYTES_MAX, parse_name,
     status::{control_status, partition_status, refusal, shortened, status},
     turns::Turns,
 };
@@ -32,9 +32,6 @@ use crate::{
 };
 
 const SEAL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
-/// What the reasons of a topic's offline partitions take in an answer: clients take 4 MiB in all, unless
-/// they are set to take more.
-const REASONS_BYTES_MAX: usize = 1 << 20;
 
 /// Settings that one change gives back to the default: more than there are. The names wait for their turn.
 const RESETS_MAX: usize = 64;

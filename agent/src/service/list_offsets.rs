@@ -13,7 +13,10 @@ use esker_proto::{
 use futures::{StreamExt, stream};
 use tonic::Status;
 
-use super::status::{partition_detail, refusal, status};
+use super::{
+    REASONS_BYTES_MAX,
+    status::{partition_detail, refusal, shortened, status},
+};
 use crate::{
     partition::{PartitionError, PartitionHandle},
     registry::Topic,
@@ -39,9 +42,12 @@ pub(super) async fn serve(
         false => distinct(request.partitions).map_err(|detail| status(&detail))?,
     };
     let topic = &topic;
-    let found = partitions
-        .into_iter()
-        .map(|number| async move { offset_of(shared, topic, number, position).await });
+    let reason_bytes = REASONS_BYTES_MAX / partitions.len().max(1);
+    let found = partitions.into_iter().map(|number| async move {
+        let mut found = offset_of(shared, topic, number, position).await;
+        shorten(&mut found, reason_bytes);
+        found
+    });
     let offsets = stream::iter(found).buffered(PARTITIONS_AT_A_TIME);
     Ok(ListOffsetsResponse {
         offsets: offsets.collect().await,
@@ -61,6 +67,13 @@ fn distinct(mut numbers: Vec<u32>) -> Result<Vec<u32>, ErrorDetail> {
         numbers.len()
     );
     Err(refusal(ErrorKind::InvalidArgument, text))
+}
+
+/// Cuts the reason why a partition has no answer: thousands of them must fit into one message.
+fn shorten(found: &mut PartitionOffset, reason_bytes: usize) {
+    if let Some(error) = &mut found.error {
+        error.message = shortened(std::mem::take(&mut error.message), reason_bytes);
+    }
 }
 
 async fn offset_of(
@@ -118,5 +131,30 @@ const fn failed(partition: u32, error: ErrorDetail) -> PartitionOffset {
         offset: None,
         timestamp_ms: None,
         error: Some(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn the_reasons_of_the_largest_topic_fit_into_what_clients_take() {
+        /// As `tonic` and most others have it.
+        const TAKEN_BYTES_MAX: usize = 4 << 20;
+        let count = usize::try_from(topic_limits::PARTITIONS.most).unwrap();
+        let mut offsets: Vec<_> = (0..)
+            .map(|number| failed(number, refusal(ErrorKind::Storage, "x".repeat(1000))))
+            .take(count)
+            .collect();
+        for found in &mut offsets {
+            shorten(found, REASONS_BYTES_MAX / count);
+        }
+        let answer = ListOffsetsResponse { offsets };
+        assert!(answer.encoded_len() <= TAKEN_BYTES_MAX);
+        let error = answer.offsets[0].error.as_ref().unwrap();
+        assert!(error.message.starts_with("xx") && error.message.ends_with("[...]"));
     }
 }

@@ -41,6 +41,9 @@ use undecoded::Undecoded;
 
 /// Largest gRPC message sent.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// What the reasons of a topic's offline partitions take in an answer: clients take 4 MiB in all, unless
+/// they are set to take more.
+const REASONS_BYTES_MAX: usize = 1 << 20;
 /// What a request holds besides its batch.
 const ENVELOPE_BYTES: u32 = 64 << 10;
 /// Messages of this size are received in any case, so that their errors are typed.
