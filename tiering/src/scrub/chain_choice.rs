@@ -51,20 +51,22 @@ pub(super) struct Choice {
     pub chain: Vec<Candidate>,
     /// Segments whose offsets the chain has from elsewhere, or that lie below the log start.
     pub spare: Vec<Candidate>,
-    /// Offsets at or above the log start that some segment holds and the chain does not.
+    /// Offsets at or above the log start that some segment holds, or the last readable manifest says
+    /// exist, and the chain does not hold.
     pub lost: Vec<OffsetRange>,
 }
 
 /// Chooses the chain that ends highest; among those the one that starts lowest; and among those,
 /// step by step from the start, the one with the higher leader epoch.
 ///
-/// Nothing wholly below `log_start_offset` is chosen: it was trimmed. `history` is that of the last
-/// readable manifest.
+/// Nothing wholly below the start of `known` is chosen: it was trimmed. `known` and `history` are the
+/// offsets and the epochs of the last readable manifest.
 pub(super) fn choose(
     mut candidates: Vec<Candidate>,
-    log_start_offset: Offset,
+    known: &OffsetRange,
     history: &EpochHistory,
 ) -> Choice {
+    let log_start_offset = known.start;
     candidates.retain(|candidate| candidate.base_offset < candidate.next_offset);
     candidates.sort_by_key(|candidate| (candidate.base_offset, candidate.segment_id));
     candidates.dedup_by_key(|candidate| candidate.segment_id);
@@ -76,7 +78,7 @@ pub(super) fn choose(
     let (contenders, overtaken) = split_overtaken(live.clone());
     let chain = longest_chain(&contenders);
     let chosen: HashSet<SegmentId> = chain.iter().map(|candidate| candidate.segment_id).collect();
-    let lost = lost(&live, &chain, log_start_offset);
+    let lost = lost(&live, &chain, known);
     let left_out = contenders
         .into_iter()
         .filter(|candidate| !chosen.contains(&candidate.segment_id));
@@ -176,19 +178,19 @@ const fn preference(candidate: &Candidate, end_offset: Offset) -> (Offset, Leade
     (end_offset, candidate.leader_epoch, candidate.segment_id)
 }
 
-/// Offsets at or above the log start that some candidate holds and the chain does not.
-fn lost(live: &[Candidate], chain: &[Candidate], log_start_offset: Offset) -> Vec<OffsetRange> {
+/// Offsets at or above the log start that a candidate holds, or that are known, and the chain does not
+/// hold.
+fn lost(live: &[Candidate], chain: &[Candidate], known: &OffsetRange) -> Vec<OffsetRange> {
+    let log_start_offset = known.start;
     let ends = chain.first().zip(chain.last());
     let (start, end) = ends.map_or((log_start_offset, log_start_offset), |(first, last)| {
         (first.base_offset, last.next_offset)
     });
+    let held = live.iter().map(|held| held.base_offset..held.next_offset);
     let mut ranges: Vec<OffsetRange> = Vec::new();
-    for candidate in live {
-        let base = candidate.base_offset.max(log_start_offset);
-        for (base, next) in [
-            (base, candidate.next_offset.min(start)),
-            (base.max(end), candidate.next_offset),
-        ] {
+    for wanted in held.chain([known.clone()]) {
+        let base = wanted.start.max(log_start_offset);
+        for (base, next) in [(base, wanted.end.min(start)), (base.max(end), wanted.end)] {
             if base < next {
                 ranges.push(base..next);
             }
@@ -222,7 +224,8 @@ mod tests {
     }
 
     fn choose(candidates: Vec<Candidate>, log_start_offset: Offset) -> Choice {
-        super::choose(candidates, log_start_offset, &EpochHistory::new())
+        let known = log_start_offset..log_start_offset;
+        super::choose(candidates, &known, &EpochHistory::new())
     }
 
     fn ids(chain: &[Candidate]) -> Vec<u128> {
@@ -293,7 +296,7 @@ mod tests {
         history.push(LeaderEpoch::new(1), Offset::ZERO).unwrap();
         history.push(LeaderEpoch::new(2), Offset::new(5)).unwrap();
 
-        let choice = super::choose(found, Offset::ZERO, &history);
+        let choice = super::choose(found, &(Offset::ZERO..Offset::new(10)), &history);
 
         assert_eq!(ids(&choice.chain), [1, 3]);
         assert!(choice.lost.is_empty(), "{choice:?}");
@@ -309,6 +312,21 @@ mod tests {
         let choice = choose(found, Offset::new(3));
         assert_eq!(ids(&choice.chain), [3]);
         assert_eq!(choice.lost, [Offset::new(3)..Offset::new(12)]);
+    }
+
+    #[test]
+    fn what_a_manifest_knows_and_no_segment_holds_is_lost_at_either_end() {
+        let found = vec![candidate(1, 1, 10, 20), candidate(2, 1, 20, 30)];
+        let known = Offset::new(5)..Offset::new(40);
+
+        let choice = super::choose(found, &known, &EpochHistory::new());
+
+        assert_eq!(ids(&choice.chain), [1, 2]);
+        let lost = [
+            Offset::new(5)..Offset::new(10),
+            Offset::new(30)..Offset::new(40),
+        ];
+        assert_eq!(choice.lost, lost);
     }
 
     #[test]

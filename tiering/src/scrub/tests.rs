@@ -294,7 +294,7 @@ async fn an_intact_manifest_is_left_alone_and_holes_are_refused() {
         .await
         .unwrap();
     let report = rebuild(&bucket, RebuildOptions::default()).await;
-    let hole = Offset::new(0)..Offset::new(10);
+    let hole = Offset::new(0)..Offset::new(20);
     assert_eq!(report.refusal, Some(Refusal::Holes(vec![hole])));
     assert_eq!(
         bucket.bucket().await.len(),

@@ -98,6 +98,12 @@ fn lines(report: &RebuildReport, options: RebuildOptions) -> Vec<String> {
     if let Some(refusal) = &report.refusal {
         lines.extend(refused(refusal));
     }
+    if let (Some(_), false) = (&report.manifest, report.lost.is_empty()) {
+        let lost = ranges(&report.lost);
+        lines.push(format!(
+            "LOST: offsets {lost}, which no segment holds, or no manifest can name"
+        ));
+    }
     if let Some(manifest) = &report.manifest {
         let (start, end) = (manifest.log_start_offset(), manifest.tiered_offset());
         let what = if options.dry_run {
@@ -135,6 +141,12 @@ fn refused(refusal: &Refusal) -> Vec<String> {
                 .to_owned(),
         ]
         }
+        Refusal::Unreadable { key, base_offset } => vec![
+            format!("not repaired: records from offset {base_offset} on would be lost with {key}"),
+            "its trailer is damaged, and no manifest that can be read names it: restore it from a"
+                .to_owned(),
+            "copy of the bucket, or a manifest; or give its records up with --force".to_owned(),
+        ],
         _ => vec!["not repaired: segments come from several clusters".to_owned()],
     }
 }
@@ -158,6 +170,7 @@ fn as_json(partition: TopicPartition, report: &RebuildReport) -> Value {
         "tiered_offset": manifest.map(|manifest| manifest.tiered_offset().get()),
         "segments": report.chosen.len(),
         "spare": report.spare.len(),
+        "lost": report.lost.iter().map(|lost| [lost.start.get(), lost.end.get()]).collect::<Vec<_>>(),
         "damaged": report.damaged.iter().map(|anomaly| &anomaly.key).collect::<Vec<_>>(),
     })
 }

@@ -32,6 +32,7 @@ use super::{
     segment,
 };
 use crate::{
+    archive::beyond::is_overtaken,
     chain::{ChainBody, ChainName, ChainReader},
     env::IdGenerator,
     error::{Error, ErrorKind},
@@ -59,8 +60,17 @@ pub enum Refusal {
     Intact,
     /// There is no segment whose trailer can be read.
     NoSegments,
-    /// Segments hold offsets that no gapless manifest can name together with the newest ones.
+    /// Segments hold offsets that no gapless manifest can name together with the newest ones, or a
+    /// manifest says that they exist and no segment holds them.
     Holes(Vec<OffsetRange>),
+    /// A segment that the new manifest would leave out cannot be read, so that nobody knows where it
+    /// ends.
+    Unreadable {
+        /// Key of the segment.
+        key: String,
+        /// Its first offset: from here on records may be lost.
+        base_offset: Offset,
+    },
     /// Segments come from several clusters.
     SeveralClusters,
 }
@@ -72,6 +82,8 @@ pub struct RebuildReport {
     pub refusal: Option<Refusal>,
     /// The manifest, as written or as it would be; `None` on a refusal.
     pub manifest: Option<Arc<Manifest>>,
+    /// Offsets that a forced rebuild gives up.
+    pub lost: Vec<OffsetRange>,
     /// The segments it names.
     pub chosen: Vec<Candidate>,
     /// Segments it does not name: their offsets are there from elsewhere, or trimmed.
@@ -96,9 +108,15 @@ struct Remains {
 impl Remains {
     /// Offsets below it stay trimmed.
     fn log_start_offset(&self) -> Offset {
-        self.manifest
-            .as_ref()
-            .map_or(Offset::ZERO, Manifest::log_start_offset)
+        self.offsets().start
+    }
+
+    /// What is known to exist.
+    fn offsets(&self) -> OffsetRange {
+        let known = self.manifest.as_ref();
+        known.map_or(Offset::ZERO..Offset::ZERO, |known| {
+            known.log_start_offset()..known.tiered_offset()
+        })
     }
 
     fn epochs(&self) -> EpochHistory {
@@ -110,7 +128,7 @@ impl Remains {
 impl Scrubber {
     /// Rebuilds one partition's manifest: the longest gapless run of segments that ends highest.
     /// Refuses while the manifest and all it names are intact, and when offsets would be lost that
-    /// some segment holds, unless forced.
+    /// some segment holds or the newest readable manifest names, unless forced.
     ///
     /// Fences the partition's owner, so its agent has to be started again, and whoever follows the
     /// manifest must start over: the rebuilt one may end lower than the one before. Offsets below
@@ -157,16 +175,19 @@ impl Scrubber {
         let keys = Keys::new(topic_partition);
         let remains = self.remains(keys, &inventory).await?;
         let named = NamedSegments::read(self, keys, remains.manifest.as_ref()).await?;
-        let (candidates, cluster) = self.candidates(&inventory, &named, &mut report).await?;
+        let found = self.candidates(&inventory, &named, &mut report).await?;
         let Choice { chain, spare, lost } =
-            choose(candidates, remains.log_start_offset(), &remains.epochs());
-        report.refusal = match cluster {
+            choose(found.candidates, &remains.offsets(), &remains.epochs());
+        let unreadable = unreadable(keys, &found.unreadable, &chain, &remains);
+        let cluster = found.cluster;
+        report.refusal = match (cluster, unreadable) {
             _ if chain.is_empty() => Some(Refusal::NoSegments),
-            Cluster::Several => Some(Refusal::SeveralClusters),
-            _ if !lost.is_empty() && !options.force => Some(Refusal::Holes(lost)),
+            (Cluster::Several, _) => Some(Refusal::SeveralClusters),
+            _ if !lost.is_empty() && !options.force => Some(Refusal::Holes(lost.clone())),
+            (_, Some(unreadable)) if !options.force => Some(unreadable),
             _ => None,
         };
-        (report.chosen, report.spare) = (chain, spare);
+        (report.chosen, report.spare, report.lost) = (chain, spare, lost);
         if let (None, Cluster::One(cluster_id)) = (&report.refusal, cluster) {
             let rebuild = Rebuild {
                 scrubber: self,
@@ -290,7 +311,7 @@ impl Scrubber {
         inventory: &Inventory,
         named: &NamedSegments,
         report: &mut RebuildReport,
-    ) -> Result<(Vec<Candidate>, Cluster), Error> {
+    ) -> Result<Found, Error> {
         let keys = Keys::new(inventory.topic_partition);
         let objects: Vec<_> = inventory.segments().collect();
         let mut progress = Progress {
@@ -304,7 +325,8 @@ impl Scrubber {
         });
         let reads: Vec<_> = reads.collect();
         let mut reads = stream::iter(reads).buffered(self.concurrency);
-        let (mut candidates, mut cluster) = (Vec::new(), named.cluster());
+        let (mut candidates, mut unreadable) = (Vec::new(), Vec::new());
+        let mut cluster = named.cluster();
         while let Some(read) = reads.next().await {
             let (name, size_bytes, trailer) = read?;
             let known = named.get(&name);
@@ -319,7 +341,10 @@ impl Scrubber {
                     let is_long_enough =
                         |meta: &&SegmentMeta| size_bytes >= segment::size_bytes_min(meta);
                     let known = known.filter(is_long_enough);
-                    candidates.extend(known.map(|meta| candidate(meta, true)));
+                    match known {
+                        Some(meta) => candidates.push(candidate(meta, true)),
+                        None => unreadable.push(name),
+                    }
                     report.damaged.push(Anomaly {
                         topic_partition: inventory.topic_partition,
                         key: keys.segment(name),
@@ -329,7 +354,11 @@ impl Scrubber {
                 }
             }
         }
-        Ok((candidates, cluster))
+        Ok(Found {
+            candidates,
+            unreadable,
+            cluster,
+        })
     }
 
     /// Reads one trailer; the inner error says why there is none that fits the object's name.
@@ -356,6 +385,40 @@ impl Scrubber {
             Err("trailer of another segment".to_owned())
         })
     }
+}
+
+/// The segments of a partition.
+struct Found {
+    candidates: Vec<Candidate>,
+    /// Those of which nobody tells where they end.
+    unreadable: Vec<SegmentName>,
+    cluster: Cluster,
+}
+
+/// Finds a segment that cannot be read and would be left out, though nothing else has its offsets.
+fn unreadable(
+    keys: Keys,
+    unreadable: &[SegmentName],
+    chain: &[Candidate],
+    remains: &Remains,
+) -> Option<Refusal> {
+    let (log_start_offset, epochs) = (remains.log_start_offset(), remains.epochs());
+    let is_held = |offset: Offset| {
+        let mut chain = chain.iter();
+        chain.any(|held| (held.base_offset..held.next_offset).contains(&offset))
+    };
+    let is_missed = |name: &&SegmentName| {
+        let (epoch, base) = (name.leader_epoch, name.base_offset);
+        base >= log_start_offset && !is_held(base) && !is_overtaken(&epochs, epoch, base)
+    };
+    let lowest = unreadable
+        .iter()
+        .filter(is_missed)
+        .min_by_key(|name| name.base_offset)?;
+    Some(Refusal::Unreadable {
+        key: keys.segment(*lowest),
+        base_offset: lowest.base_offset,
+    })
 }
 
 const fn candidate(meta: &SegmentMeta, is_named: bool) -> Candidate {

@@ -381,3 +381,58 @@ async fn any_bit_flipped_in_any_object_is_found_by_a_deep_verification() {
     assert!(flips > 1000, "{flips}");
     assert!(verify(&bucket, Depth::Bytes).await.anomalies.is_empty());
 }
+
+/// Restores nothing, and gives nothing up unless told to.
+async fn refused(bucket: &Fixture) -> Refusal {
+    let before = bucket.manifest().await;
+    let report = rebuild(bucket, RebuildOptions::default()).await;
+    assert_eq!(report.manifest, None);
+    assert_eq!(bucket.manifest().await, before);
+    report.refusal.unwrap()
+}
+
+#[tokio::test]
+async fn a_segment_that_is_gone_at_either_end_is_not_given_up_unless_forced() {
+    for (gone, lost, left) in [
+        (0, Offset::new(0)..Offset::new(10), 10..30),
+        (2, Offset::new(20)..Offset::new(30), 0..20),
+    ] {
+        let (bucket, archive) = filled(3).await;
+        let key = &segment_keys(&archive.manifest())[gone];
+        bucket.plain_store().delete([key]).await.unwrap();
+
+        assert_eq!(refused(&bucket).await, Refusal::Holes(vec![lost.clone()]));
+
+        let forced = RebuildOptions {
+            force: true,
+            ..RebuildOptions::default()
+        };
+        let report = rebuild(&bucket, forced).await;
+        assert_eq!((report.refusal, report.lost), (None, vec![lost]));
+        let manifest = bucket.manifest().await;
+        let range = manifest.log_start_offset().get()..manifest.tiered_offset().get();
+        assert_eq!(range, left);
+    }
+}
+
+#[tokio::test]
+async fn a_last_segment_without_a_trailer_is_not_given_up_unless_forced() {
+    let (bucket, archive) = filled(3).await;
+    let keys = segment_keys(&archive.manifest());
+    overwrite(&bucket, &keys[2], |bytes| bytes.truncate(bytes.len() - 5)).await;
+    delete_manifests(&bucket).await;
+
+    let report = rebuild(&bucket, RebuildOptions::default()).await;
+    let unreadable = Refusal::Unreadable {
+        key: keys[2].clone(),
+        base_offset: Offset::new(20),
+    };
+    assert_eq!(report.refusal, Some(unreadable));
+
+    let forced = RebuildOptions {
+        force: true,
+        ..RebuildOptions::default()
+    };
+    assert_eq!(rebuild(&bucket, forced).await.refusal, None);
+    assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(20));
+}
