@@ -22,7 +22,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use esker_proto::types::{AgentEpoch, AgentId, ClusterId, PartitionId, TopicId, TopicPartition};
+use esker_proto::types::{
+    AgentEpoch, AgentId, ClusterId, Offset, PartitionId, TopicId, TopicPartition,
+};
 use esker_tiering::{archive::ManifestFile, env::IdGenerator};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -81,6 +83,14 @@ impl LockedDir {
     /// Returns the directory of a partition's log.
     pub(crate) fn partition(&self, at: TopicPartition) -> PathBuf {
         partition_dir(&self.root, at)
+    }
+
+    /// Returns the offset below which everything of a partition is in the bucket, by the local copy of
+    /// its manifest: none while an upload was under way when the agent was killed.
+    pub(crate) fn tiered_offset(&self, at: TopicPartition) -> Option<Offset> {
+        let known = manifest_file(&self.root, at).read()?;
+        let is_its_own = known.manifest.header().topic_partition == at;
+        is_its_own.then(|| known.manifest.tiered_offset())
     }
 
     /// Returns the partitions that have a directory.
@@ -305,13 +315,12 @@ impl DataDir {
 
     /// Returns where the local copies of a topic's manifests are.
     pub(crate) fn manifests(&self, topic_id: TopicId) -> PathBuf {
-        self.root.join("manifests").join(topic_id.to_string())
+        manifests(&self.root, topic_id)
     }
 
     /// Returns where the local copy of a partition's manifest is.
     pub(crate) fn manifest_file(&self, at: TopicPartition) -> ManifestFile {
-        let name = format!("{:06}", at.partition.get());
-        ManifestFile::new(self.manifests(at.topic_id).join(name))
+        manifest_file(&self.root, at)
     }
 
     /// Makes everything written to the directory's file system durable.
@@ -341,6 +350,15 @@ fn has_logs(root: &Path) -> bool {
             .is_some_and(|name| name.parse::<TopicId>().is_ok())
     };
     fs::read_dir(root.join("log")).is_ok_and(|mut entries| entries.any(is_topic))
+}
+
+fn manifests(root: &Path, topic_id: TopicId) -> PathBuf {
+    root.join("manifests").join(topic_id.to_string())
+}
+
+fn manifest_file(root: &Path, at: TopicPartition) -> ManifestFile {
+    let name = format!("{:06}", at.partition.get());
+    ManifestFile::new(manifests(root, at.topic_id).join(name))
 }
 
 fn partition_dir(root: &Path, at: TopicPartition) -> PathBuf {

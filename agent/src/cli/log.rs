@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use esker_proto::types::{LeaderEpoch, Offset, PartitionId, TopicPartition};
+use esker_proto::types::{LeaderEpoch, PartitionId, TopicPartition};
 
 use super::failed;
 use crate::{
@@ -142,42 +142,66 @@ impl Logs {
         let on_disk = self.dir.partitions().map_err(|source| self.io(source))?;
         let mut all: BTreeSet<_> = on_disk.into_iter().chain(self.checkpoint.logs()).collect();
         if let Some(only) = only {
+            self.refuse_unknown(*only)?;
             all = BTreeSet::from([*only]);
         }
         let mut is_any_damaged = false;
         for at in all {
-            let examined = self.examine(at)?;
-            is_any_damaged |= examined.damage.is_some();
-            println!("{at}: {}", describe(&examined));
+            match self.examine(at) {
+                Ok(examined) => {
+                    is_any_damaged |= examined.is_damaged();
+                    println!("{at}: {}", describe(&examined));
+                }
+                Err(error) => {
+                    is_any_damaged = true;
+                    println!("{at}: CANNOT BE READ: {error}");
+                }
+            }
         }
         Ok(is_any_damaged)
     }
 
+    /// Refuses a partition that has left no trace here: most likely its name is misspelt.
+    fn refuse_unknown(&self, at: TopicPartition) -> Result<(), StartError> {
+        let dir = self.dir.partition(at);
+        if dir.exists() || self.checkpoint.logs().contains(&at) {
+            return Ok(());
+        }
+        let reason =
+            format!("there is no log of partition {at}; `log verify` lists those there are");
+        let source = io::Error::new(io::ErrorKind::NotFound, reason);
+        Err(DataDirError::Io { path: dir, source }.into())
+    }
+
     fn examine(&self, at: TopicPartition) -> Result<Examined, StartError> {
         let known = self.checkpoint.known(at, LeaderEpoch::new(0));
-        Ok(log::examine(&self.dir.partition(at), known)?)
+        let tiered_offset = self.dir.tiered_offset(at);
+        Ok(log::examine(&self.dir.partition(at), known, tiered_offset)?)
     }
 
     fn repair(&self, at: TopicPartition, order: Order) -> Result<(), StartError> {
+        self.refuse_unknown(at)?;
         let examined = self.examine(at)?;
         println!("{at}: {}", describe(&examined));
         let aside = self.aside(at);
-        let plan = match (order.discards, &examined.damage) {
-            (true, _) => format!("move the whole local log to {}", aside.display()),
-            (false, Some(log::Error::Corrupt { .. })) => format!(
-                "cut at offset {}, and move {} bytes in {} files to {}",
-                examined.end_offset,
-                examined.beyond.1,
-                examined.beyond.0,
-                aside.display()
-            ),
-            (false, _) => "keep the files as they are".to_owned(),
+        let plan = match order.discards {
+            true => format!("move the whole local log to {}", aside.display()),
+            false if !examined.is_damaged() => {
+                println!("nothing to repair");
+                return Ok(());
+            }
+            false => plan(&examined, &aside),
         };
         let accepted = format!(
             "accept the loss of what was acknowledged up to offset {} and is neither on disk nor in \
              the bucket",
             examined.flushed_offset
         );
+        if self.dir.tiered_offset(at).is_none() {
+            println!(
+                "how far the bucket has it is not known here: damage in a copy of that counts too"
+            );
+        }
         if !order.executes {
             println!("dry run: --execute would {plan}, and {accepted}");
             return Ok(());
@@ -186,12 +210,14 @@ impl Logs {
         self.write_loss(at, order, &examined, &aside)
             .map_err(|source| self.io(source))?;
         let dir = self.dir.partition(at);
-        if order.discards {
-            log::move_aside(&dir, &aside.join("log"))?;
+        let kept_offset = if order.discards {
+            log::discard(&dir, &aside.join("log"), &examined)?;
+            examined.tiered_offset
         } else {
             log::repair(&dir, &aside, &examined)?;
-        }
-        self.checkpoint.forget(|known| known == at)?;
+            examined.kept_offset()
+        };
+        self.checkpoint.lower(at, kept_offset)?;
         println!("done: {plan}, and {accepted}");
         Ok(())
     }
@@ -214,8 +240,15 @@ impl Logs {
     ) -> io::Result<()> {
         let reason = examined.damage.as_ref().map(ToString::to_string);
         let kept_to = match order.discards {
-            true => Offset::ZERO,
-            false => examined.end_offset,
+            true => examined.tiered_offset,
+            false => examined.kept_offset(),
+        };
+        let (moved_files, moved_bytes) = match order.discards {
+            true => (
+                examined.segments + examined.beyond.0,
+                examined.bytes + examined.torn_bytes + examined.beyond.1,
+            ),
+            false => examined.beyond,
         };
         let loss = serde_json::json!({
             "partition": at.to_string(),
@@ -223,8 +256,8 @@ impl Logs {
             "local_log_start_offset": examined.start_offset.get(),
             "kept_below_offset": kept_to.get(),
             "acknowledged_below_offset": examined.flushed_offset.get(),
-            "moved_files": examined.beyond.0,
-            "moved_bytes": examined.beyond.1,
+            "moved_files": moved_files,
+            "moved_bytes": moved_bytes,
             "reason": reason,
         });
         fs::write(aside.join("loss.json"), serde_json::to_vec_pretty(&loss)?)
@@ -236,6 +269,30 @@ impl Logs {
     }
 }
 
+/// Says what a repair does.
+fn plan(examined: &Examined, aside: &Path) -> String {
+    let mut steps = Vec::new();
+    if !examined.trailing.is_empty() {
+        let files = examined.trailing.len();
+        steps.push(format!(
+            "move what follows the last record of {files} segments to {}",
+            aside.display()
+        ));
+    }
+    match &examined.damage {
+        Some(log::Error::Corrupt { .. }) => steps.push(format!(
+            "cut at offset {}, and move {} bytes in {} files to {}",
+            examined.end_offset,
+            examined.beyond.1,
+            examined.beyond.0,
+            aside.display()
+        )),
+        Some(_) => steps.push("keep the files as they are".to_owned()),
+        None => {}
+    }
+    steps.join(", and ")
+}
+
 fn describe(examined: &Examined) -> String {
     let Examined {
         segments,
@@ -244,15 +301,32 @@ fn describe(examined: &Examined) -> String {
         bytes,
         start_offset,
         end_offset,
+        tiered_offset,
         torn_bytes,
         damage,
+        copies,
+        trailing,
         beyond,
         flushed_offset,
     } = examined;
     let whole = format!(
         "segments={segments}, batches={batches}, records={records}, bytes={bytes}, \
-         offsets=[{start_offset}, {end_offset}), acknowledged_below={flushed_offset}"
+         offsets=[{start_offset}, {end_offset}), acknowledged_below={flushed_offset}, \
+         tiered_below={tiered_offset}"
     );
+    let copies = copies
+        .iter()
+        .map(|copy| format!("; the bucket has what this copy held, no repair is needed: {copy}"));
+    let copies: String = copies.collect();
+    let whole = whole + &copies;
+    if let (Some((path, position)), None) = (trailing.first(), damage) {
+        return format!(
+            "DAMAGED: bytes follow the last record of a sealed segment. path=`{}`, \
+             position=`{position}`, files={}; else: {whole}",
+            path.display(),
+            trailing.len()
+        );
+    }
     match damage {
         Some(damage) => format!(
             "DAMAGED: {damage}; before it: {whole}; from it on: bytes={}, files={}",

@@ -147,7 +147,21 @@ impl OffsetCheckpoint {
         self.replace(&mut content, next)
     }
 
-    /// Forgets logs, durably: they are deleted, or given up. Blocks.
+    /// Lowers what is known of a log to `offset`, durably: an operator gave up what was above. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written: the one before stands.
+    pub fn lower(&self, at: TopicPartition, offset: Offset) -> Result<(), Error> {
+        let mut content = self.content.lock();
+        let mut next = content.clone();
+        if let Some(flushed) = next.logs.get_mut(&at) {
+            flushed.offset = flushed.offset.min(offset);
+        }
+        self.replace(&mut content, next)
+    }
+
+    /// Forgets logs, durably: they are deleted. Blocks.
     ///
     /// # Errors
     ///

@@ -64,6 +64,7 @@ mod checkpoint;
 mod disk;
 mod error;
 mod events;
+mod examine;
 mod extent;
 mod files;
 mod local;
@@ -83,12 +84,13 @@ pub use checkpoint::{Flushed, Found, Known, OffsetCheckpoint};
 pub use disk::{Disk, DiskFile, DiskSpace, OsDisk, disk_space};
 pub use error::{Damage, Error, ErrorKind};
 pub use events::{LogEvent, LogEvents};
+pub use examine::{Examined, examine};
 pub use extent::extent;
 pub use local::{LocalLog, finish_removal, newest_epoch, remove_dir};
 pub use pool::{FlushPolicy, FlushPool, PoolOptions, Room};
 pub use reader::{LogReader, ReadWithin};
 pub use recovery::{Cut, RecoverAt, Recovered};
-pub use repair::{Examined, Repaired, examine, move_aside, repair};
+pub use repair::{Repaired, discard, repair};
 pub use sealed::SealedSegment;
 
 #[cfg(test)]

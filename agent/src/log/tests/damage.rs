@@ -9,7 +9,7 @@ use esker_proto::{
 use super::{mem_disk::MemDisk, support::*};
 use crate::log::{
     Damage, Error, ErrorKind, Flushed, Found, Known, LogReader, OffsetCheckpoint, RecoverAt,
-    repair::*,
+    examine::examine_on, repair::*,
 };
 
 /// More reads than a small log can take.
@@ -31,7 +31,7 @@ fn bytes_of(log: &TestLog) -> Vec<Bytes> {
 }
 
 /// Where a batch lies in the file.
-fn position_of(log: &TestLog, batch: usize) -> usize {
+pub(super) fn position_of(log: &TestLog, batch: usize) -> usize {
     let before = log.appended[..batch].iter();
     before.map(|batch| batch.bytes().len()).sum()
 }
@@ -199,7 +199,7 @@ fn a_length_that_reaches_beyond_the_file_is_no_torn_tail_if_the_batch_is_whole()
 }
 
 /// What the agent's checkpoint says of a log that was flushed to `flushed`.
-fn known(flushed: u64) -> RecoverAt {
+pub(super) fn known(flushed: u64) -> RecoverAt {
     RecoverAt {
         known: Some(Known {
             flushed_offset: offset(flushed),
@@ -211,7 +211,7 @@ fn known(flushed: u64) -> RecoverAt {
 }
 
 /// Two sealed segments and an active one, flushed: everything a log's directory can hold.
-fn all_files() -> TestLog {
+pub(super) fn all_files() -> TestLog {
     let mut log = TestLog::new();
     for segment in 0..3 {
         for _ in 0..3 {
@@ -464,7 +464,7 @@ fn a_log_that_ends_below_what_it_uploaded_is_an_older_copy() {
 }
 
 /// Where repairs put what they cut.
-fn aside() -> std::path::PathBuf {
+pub(super) fn aside() -> std::path::PathBuf {
     std::path::PathBuf::from("/data/aside/1")
 }
 
@@ -480,7 +480,7 @@ fn a_repair_keeps_what_is_whole_and_moves_the_rest_aside() {
         let at = known(18);
         let disk = log.disk.clone();
 
-        let examined = examine_on(&disk, &dir(), at.known).unwrap();
+        let examined = examine_on(&disk, &dir(), at.known, None).unwrap();
         assert_eq!(examined.end_offset, offset(bad * 2), "{examined:?}");
         let Some(Error::Corrupt {
             path,
@@ -528,7 +528,7 @@ fn a_repaired_log_that_ends_below_the_bucket_continues_there() {
     let segment = log.segment_path(6);
     log.disk.corrupt(&segment, |bytes| bytes[70] ^= 4);
     let epochs = log.log.epochs().clone();
-    let examined = examine_on(&log.disk, &dir(), None).unwrap();
+    let examined = examine_on(&log.disk, &dir(), None, None).unwrap();
     repair_on(&log.disk, &dir(), &aside(), &examined).unwrap();
     let at = RecoverAt {
         tiered_offset: offset(12),

@@ -7,6 +7,7 @@ mod faults;
 mod flush;
 mod mem_disk;
 mod recovery;
+mod repair;
 mod shortage;
 mod support;
 mod truncation;
