@@ -31,8 +31,13 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Removes a file; that it is gone is durable only after [`Self::sync_dir`].
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Opens a directory, ahead of what changes it: what cannot be opened then has changed nothing.
+    fn open_dir(&self, dir: &Path) -> io::Result<Box<dyn Dir>>;
+
     /// Makes the names in `dir` durable.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.open_dir(dir)?.sync()
+    }
 
     /// Creates a directory and its missing parents, durably.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
@@ -53,6 +58,18 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
 pub trait Syncer: fmt::Debug + Send {
     /// Makes everything written to the file system durable, whichever file it went to.
     fn sync_all(&self) -> io::Result<()>;
+}
+
+/// An open directory.
+pub trait Dir: fmt::Debug + Send {
+    /// Makes the names in it durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Dir for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
 }
 
 /// An open file.
@@ -121,8 +138,8 @@ impl Disk for OsDisk {
         fs::remove_file(path)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+    fn open_dir(&self, dir: &Path) -> io::Result<Box<dyn Dir>> {
+        Ok(Box::new(File::open(dir)?))
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {

@@ -81,7 +81,7 @@ mod truncation;
 
 pub use at_rest::{AtRest, at_rest};
 pub use checkpoint::{Flushed, Found, Known, OffsetCheckpoint};
-pub use disk::{Disk, DiskFile, DiskSpace, OsDisk, disk_space};
+pub use disk::{Dir, Disk, DiskFile, DiskSpace, OsDisk, disk_space};
 pub use error::{Damage, Error, ErrorKind};
 pub use events::{LogEvent, LogEvents};
 pub use examine::{Examined, examine};

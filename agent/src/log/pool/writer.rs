@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::{Op, Room, queue::Work};
 use crate::log::{
-    disk::{Disk, DiskFile},
+    disk::{Dir, Disk, DiskFile},
     error::{Error, failed},
     files,
     mark::{Mark, MarkFile},
@@ -53,8 +53,9 @@ pub(in crate::log) struct LogWriter {
     written_offset: Offset,
     /// Written and not flushed.
     is_dirty: bool,
-    /// A file was created or removed since the directory was flushed.
-    is_dir_dirty: bool,
+    /// The directory, if a file was created or removed since it was flushed. It is opened before: a
+    /// flush must not fail for want of a descriptor.
+    dirty_dir: Option<Box<dyn Dir>>,
     /// Flushing the file system of the logs flushes this one too.
     is_synced_as_a_whole: bool,
     /// Failures of flushing the file system, as of before the first write that is not flushed.
@@ -86,7 +87,7 @@ impl LogWriter {
             segment,
             written_offset,
             is_dirty: false,
-            is_dir_dirty: false,
+            dirty_dir: None,
             is_flush_scheduled: false,
             barriers: Vec::new(),
             rooms: Vec::new(),
@@ -104,7 +105,7 @@ impl LogWriter {
         }
         let done = self.run_all(&mut work.ops);
         if let Err(Failure::Shortage(_)) = done {
-            self.remove_ahead(&mut work.ops)?;
+            self.remove_ahead(&mut work.ops);
         }
         done
     }
@@ -125,7 +126,7 @@ impl LogWriter {
 
     /// Removes what is to be removed, ahead of what waits for a file: it may wait for just that. What is
     /// removed is in the bucket, and nothing that is queued needs it.
-    fn remove_ahead(&mut self, ops: &mut VecDeque<Op>) -> Result<(), Error> {
+    fn remove_ahead(&mut self, ops: &mut VecDeque<Op>) {
         let mut paths = Vec::new();
         ops.retain_mut(|op| {
             if let Op::Remove(more) = op {
@@ -133,7 +134,7 @@ impl LogWriter {
             }
             !matches!(op, Op::Remove(_))
         });
-        self.remove(&paths)
+        self.remove(&paths);
     }
 
     fn run_rare(&mut self, op: &Op) -> Result<(), Failure> {
@@ -154,10 +155,11 @@ impl LogWriter {
             }
             Op::Checkpoint { path, frame } => {
                 self.flush()?;
+                self.open_dir().map_err(unchanged)?;
                 files::put(&*self.disk, path, frame).map_err(unchanged)?;
-                files::sync_parent(&*self.disk, path)?;
+                self.flush()?;
             }
-            Op::Remove(paths) => self.remove(paths)?,
+            Op::Remove(paths) => self.remove(paths),
             Op::Close => self.close()?,
             Op::Write(_) | Op::Barrier(_) => {}
         }
@@ -199,26 +201,41 @@ impl LogWriter {
             return Ok(file);
         }
         debug_assert_eq!(self.position, 0, "a segment with batches has its file");
+        self.open_dir()?;
         let file = self
             .disk
             .create(&segment.path)
             .map_err(failed("create", &segment.path))?;
         segment.set_file(file.clone());
-        self.is_dir_dirty = true;
         Ok(file)
     }
 
-    /// Removes oldest first; a crash between leaves a gap only below what is removed anyway.
-    fn remove(&mut self, paths: &[PathBuf]) -> Result<(), Error> {
+    fn open_dir(&mut self) -> Result<(), Error> {
+        if self.dirty_dir.is_none() {
+            let dir = self.disk.open_dir(&self.dir);
+            self.dirty_dir = Some(dir.map_err(failed("open", &self.dir))?);
+        }
+        Ok(())
+    }
+
+    /// Removes what the bucket has, oldest first. What stays, or comes back after a power cut, lies below
+    /// the tiered offset and is removed by the next start: no reason to end the log.
+    fn remove(&mut self, paths: &[PathBuf]) {
+        if let Err(error) = self.open_dir() {
+            tracing::debug!(%error, "cannot make the removal of local copies durable");
+        }
         for path in paths {
             match self.disk.remove(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(failed("remove", path)(error));
+                    let path = path.display();
+                    tracing::warn!(
+                        %path, %error,
+                        "cannot remove a local copy of what the bucket has; the next start tries again"
+                    );
                 }
-                _ => self.is_dir_dirty = true,
+                _ => {}
             }
         }
-        Ok(())
     }
 
     fn close(&mut self) -> Result<(), Error> {
@@ -229,7 +246,7 @@ impl LogWriter {
 
     /// Whether the log must be flushed for what was done to be durable.
     pub(super) fn is_dirty(&self) -> bool {
-        self.is_dirty || self.is_dir_dirty
+        self.is_dirty || self.dirty_dir.is_some()
     }
 
     /// Notes that the log's flush is in the pool's calendar; whether it was before.
@@ -255,10 +272,8 @@ impl LogWriter {
         {
             file.sync_data().map_err(failed("fsync", &segment.path))?;
         }
-        if self.is_dir_dirty {
-            self.disk
-                .sync_dir(&self.dir)
-                .map_err(failed("fsync directory", &self.dir))?;
+        if let Some(dir) = &self.dirty_dir {
+            dir.sync().map_err(failed("fsync directory", &self.dir))?;
         }
         self.note_flushed()
     }
@@ -266,7 +281,7 @@ impl LogWriter {
     /// Notes that all that was written is durable, by whichever call.
     pub(super) fn note_flushed(&mut self) -> Result<(), Error> {
         let was_dirty = std::mem::take(&mut self.is_dirty);
-        self.is_dir_dirty = false;
+        self.dirty_dir = None;
         if !was_dirty {
             return Ok(());
         }

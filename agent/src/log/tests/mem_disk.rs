@@ -22,7 +22,7 @@ use std::{
 use esker_proto::types::TimestampMs;
 use parking_lot::Mutex;
 
-use crate::log::{Disk, DiskFile, disk::Syncer};
+use crate::log::{Dir, Disk, DiskFile, disk::Syncer};
 
 pub(super) const BLOCK_BYTES: usize = 4 << 10;
 
@@ -495,6 +495,27 @@ impl fmt::Debug for MemFile {
     }
 }
 
+impl State {
+    fn check_open(&mut self, path: &Path) -> io::Result<()> {
+        match &mut self.bad_opens {
+            Some((name, times, errno)) if path.ends_with(&*name) && *times > 0 => {
+                *times -= 1;
+                Err(io::Error::from_raw_os_error(*errno))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Dir for MemDisk {
+    fn sync(&self) -> io::Result<()> {
+        let image = &mut self.enter(Action::SyncDir)?.image;
+        image.durable_names = image.names.clone();
+        image.changed_names.clear();
+        Ok(())
+    }
+}
+
 impl Disk for MemDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.enter(Action::Create)?;
@@ -517,13 +538,7 @@ impl Disk for MemDisk {
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.0.lock();
-        if let Some((name, times, errno)) = &mut state.bad_opens
-            && path.ends_with(name)
-            && *times > 0
-        {
-            *times -= 1;
-            return Err(io::Error::from_raw_os_error(*errno));
-        }
+        state.check_open(path)?;
         let file = state.image.lookup(path)?;
         Ok(self.handle(&state, file))
     }
@@ -551,11 +566,9 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    fn sync_dir(&self, _: &Path) -> io::Result<()> {
-        let image = &mut self.enter(Action::SyncDir)?.image;
-        image.durable_names = image.names.clone();
-        image.changed_names.clear();
-        Ok(())
+    fn open_dir(&self, dir: &Path) -> io::Result<Box<dyn Dir>> {
+        self.0.lock().check_open(dir)?;
+        Ok(Box::new(self.clone()))
     }
 
     fn create_dir(&self, _: &Path) -> io::Result<()> {

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::support::*;
+use super::{
+    mem_disk::{Action, Fault},
+    support::*,
+};
 use crate::log::{Error, LogEvent, RecoverAt};
 
 const EMFILE: i32 = 24;
@@ -84,6 +87,27 @@ fn a_segment_that_cannot_be_created_now_is_created_later_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_opened_now_is_no_flush_that_failed() {
+    // It is opened before a segment is created, and before its state is written.
+    let mut log = sealed();
+    for step in 0..2 {
+        log.disk.fail_opens(&dir(), usize::MAX, EMFILE);
+        match step {
+            0 => drop(log.append(3, 700)),
+            _ => drop(log.log.roll().unwrap()),
+        }
+        await_shortage(&mut log);
+        assert!(log.log.failure().is_none());
+        log.disk.fail_opens(&dir(), 0, EMFILE);
+        log.append(1, 10);
+        log.sync().unwrap();
+        while !matches!(next_event(&mut log), LogEvent::Resumed) {}
+    }
+    let log = log.reopen(&RecoverAt::default()).unwrap();
+    log.check_content();
+}
+
+#[test]
 fn the_owner_hears_when_files_can_be_created_again() {
     let mut log = sealed();
     log.append(1, 100);
@@ -113,6 +137,29 @@ fn what_frees_space_is_done_ahead_of_what_waits_for_it() {
     log.disk.set_create_errno(None);
     log.sync().unwrap();
     log.check_content();
+}
+
+#[test]
+fn a_local_copy_that_cannot_be_removed_stays_and_ends_nothing() {
+    let mut log = sealed();
+    let below = log.log.log_end_offset();
+    log.append(1, 100);
+    log.sync().unwrap();
+    log.disk.fail(Action::Rename, 0, Fault::Errno(13));
+
+    log.log.delete_below(below).unwrap();
+    log.append(1, 100);
+    log.sync().unwrap();
+
+    assert!(log.log.failure().is_none());
+    assert_eq!(log.log.log_end_offset(), offset(3));
+    assert!(log.disk.file_names().contains(&format!("{:020}.log", 0)));
+    let at = RecoverAt {
+        tiered_offset: below,
+        ..RecoverAt::default()
+    };
+    let log = log.reopen(&at).unwrap();
+    assert_eq!(log.log.log_end_offset(), offset(3));
 }
 
 #[test]
