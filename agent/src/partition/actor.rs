@@ -324,8 +324,10 @@ impl Actor {
     }
 
     fn on_failure(&mut self, error: &log::Error) {
-        tracing::error!(partition = %self.at, %error, "partition is offline");
-        self.intake = Intake::Offline(error.to_string().into());
+        // What the disk holds now only a new start can tell: it reads the files back.
+        let reason = format!("{error}; mend the disk or its permissions, then restart the agent");
+        tracing::error!(partition = %self.at, reason, "partition is offline");
+        self.intake = Intake::Offline(reason.into());
         self.abandon();
         self.publish_view();
     }

@@ -125,6 +125,9 @@ fn refused(refusal: &Refusal) -> Vec<String> {
         Refusal::Intact => vec![
             "its manifest is intact, and so are the lengths of its segments".to_owned(),
             "a segment with wrong bytes can only be restored from a copy of the bucket".to_owned(),
+            "where an agent says that there was a newer manifest, an older copy was put back: restore"
+                .to_owned(),
+            "the newer objects, or accept the loss with --force --apply".to_owned(),
         ],
         Refusal::NoSegments => {
             vec![
