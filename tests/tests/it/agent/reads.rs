@@ -1,9 +1,12 @@
 //! A reader gets every record once and in order, whether it is in the bucket, in the tail, or on
 //! its way from one to the other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use esker_client::{
@@ -13,19 +16,38 @@ use esker_client::{
 use esker_tests::agent::{Plan, directory_url};
 use esker_tiering::env::TaskSet;
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 use super::support::{
     TOPIC, connect, create, create_with, describe, publish, seal, small_batches, value,
 };
 
-/// Seals and drops local copies without a pause until told to stop; returns how often.
-async fn seal_on(client: Client, stop: Arc<AtomicBool>) -> u32 {
-    let mut count = 0;
-    while !stop.load(Ordering::SeqCst) {
-        seal(&client, true).await;
-        count += 1;
+/// Seals and drops local copies without a pause until told to stop.
+#[derive(Clone, Default)]
+struct Sealing {
+    stop: Arc<AtomicBool>,
+    seals: Arc<watch::Sender<u64>>,
+}
+
+impl Sealing {
+    async fn run(self, client: Client) {
+        while !self.stop.load(Ordering::SeqCst) {
+            seal(&client, true).await;
+            self.seals.send_modify(|seals| *seals += 1);
+        }
     }
-    count
+
+    /// Waits until so many were done.
+    async fn reached(&self, seals: u64) {
+        let mut done = self.seals.subscribe();
+        let reached = done.wait_for(|done| *done >= seals);
+        let reached = tokio::time::timeout(Duration::from_secs(60), reached).await;
+        drop(reached.expect("nothing is sealed").unwrap());
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,12 +65,14 @@ async fn a_consumer_runs_from_the_bucket_into_the_tail_while_local_data_goes() {
     publish(&client, 0..2000).await;
     seal(&client, true).await;
     let tasks = TaskSet::new();
-    let stop: Arc<AtomicBool> = Arc::default();
-    let sealing = tasks.spawn("seal", seal_on(client.clone(), Arc::clone(&stop)));
-    let publishing = client.clone();
+    let sealing = Sealing::default();
+    let sealed = tasks.spawn("seal", sealing.clone().run(client.clone()));
+    let (publishing, seen) = (client.clone(), sealing.clone());
     let publishing = tasks.spawn("publish", async move {
-        for start in (2000..RECORDS).step_by(500) {
+        for (runs, start) in (2000..RECORDS).step_by(500).enumerate() {
             publish(&publishing, start..start + 500).await;
+            // However slow seals are here, some come between.
+            seen.reached(runs as u64 / 4).await;
         }
     });
 
@@ -73,8 +97,9 @@ async fn a_consumer_runs_from_the_bucket_into_the_tail_while_local_data_goes() {
     }
 
     publishing.await.unwrap();
-    stop.store(true, Ordering::SeqCst);
-    assert!(sealing.await.unwrap() > 3);
+    sealing.stop();
+    sealed.await.unwrap();
+    assert!(*sealing.seals.borrow() > 3);
     assert!(
         from_bucket > 0 && from_tail > 0,
         "{from_bucket} {from_tail}"
@@ -150,8 +175,8 @@ async fn a_time_is_found_while_what_lies_there_goes_from_the_tail_to_the_bucket(
     let client = connect(agent.grpc_address()).await;
     create(&client, 1).await;
     let tasks = TaskSet::new();
-    let stop: Arc<AtomicBool> = Arc::default();
-    let sealing = tasks.spawn("seal", seal_on(client.clone(), Arc::clone(&stop)));
+    let sealing = Sealing::default();
+    let sealed = tasks.spawn("seal", sealing.clone().run(client.clone()));
     for start in (0..4000).step_by(100) {
         publish_timed(&client, start..start + 100).await;
         for number in [start, start + 50, start + 99] {
@@ -161,8 +186,8 @@ async fn a_time_is_found_while_what_lies_there_goes_from_the_tail_to_the_bucket(
             );
         }
     }
-    stop.store(true, Ordering::SeqCst);
-    sealing.await.unwrap();
+    sealing.stop();
+    sealed.await.unwrap();
     agent.stop().await;
 }
 
