@@ -144,15 +144,17 @@ impl Scrubber {
         ids: &dyn IdGenerator,
         options: RebuildOptions,
     ) -> Result<RebuildReport, Error> {
-        let mut options = options;
-        for _ in 0..TRIES_MAX {
-            let report = self.rebuild_once(topic_partition, ids, options).await?;
+        for tries in 0..TRIES_MAX {
+            // The manifest that the try before wrote is whole, and names a segment that is gone.
+            let is_needed = options.force || tries > 0;
+            let report = self
+                .rebuild_once(topic_partition, ids, options, is_needed)
+                .await?;
             let is_done = options.dry_run || report.refusal.is_some();
             if is_done || self.all_exist(topic_partition, &report.chosen).await? {
                 return Ok(report);
             }
             tracing::warn!(%topic_partition, "a segment was deleted meanwhile, rebuilding again");
-            options.force = true;
         }
         let reason = "segments are deleted as fast as they are named; stop the agent";
         Err(Error::corrupt(Keys::new(topic_partition).folder(), reason))
@@ -163,12 +165,13 @@ impl Scrubber {
         topic_partition: TopicPartition,
         ids: &dyn IdGenerator,
         options: RebuildOptions,
+        is_needed: bool,
     ) -> Result<RebuildReport, Error> {
         let mut inventories = Inventories::list(&self.store, Some(topic_partition));
         let inventory = inventories.next().await?;
         let inventory = inventory.unwrap_or_else(|| Inventory::new(topic_partition));
         let mut report = RebuildReport::default();
-        if !options.force && self.is_intact(&inventory).await? {
+        if !is_needed && self.is_intact(&inventory).await? {
             report.refusal = Some(Refusal::Intact);
             return Ok(report);
         }

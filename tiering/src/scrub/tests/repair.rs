@@ -436,3 +436,26 @@ async fn a_last_segment_without_a_trailer_is_not_given_up_unless_forced() {
     assert_eq!(rebuild(&bucket, forced).await.refusal, None);
     assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(20));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_segment_that_goes_during_a_rebuild_is_not_given_up_unless_forced() {
+    let (bucket, archive) = filled(3).await;
+    let manifest = archive.manifest();
+    let newest = Keys::new(PARTITION).manifest(manifest.header().version);
+    overwrite(&bucket, &newest, |bytes| bytes.truncate(40)).await;
+    let commit = When::on(Op::Create).key("/manifest/").times(1);
+    bucket
+        .faults
+        .inject(commit, Trouble::Delay(Duration::from_secs(2)));
+
+    let deletion = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let last = &segment_keys(&manifest)[2];
+        bucket.plain_store().delete([last]).await.unwrap();
+    };
+    let (report, ()) = tokio::join!(rebuild(&bucket, RebuildOptions::default()), deletion);
+
+    let gone = Offset::new(20)..Offset::new(30);
+    assert_eq!(report.refusal, Some(Refusal::Holes(vec![gone])));
+    assert_eq!(bucket.manifest().await.tiered_offset(), Offset::new(30));
+}
