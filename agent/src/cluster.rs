@@ -29,8 +29,8 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// How often `cluster.json` is read before it counts as damaged.
 const READS_MAX: u32 = 4;
 
-/// `cluster.json`: created once, never changed. A flipped bit of the id would pass for another cluster, to
-/// which nothing in the bucket belongs: hence the checksum.
+/// `cluster.json`: created once, never changed. The checksum is there because an id with a flipped bit would
+/// name another cluster, to which nothing in the bucket belongs.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterFile {

@@ -99,7 +99,7 @@ pub(crate) struct Connection {
     _place: OwnedSemaphorePermit,
 }
 
-/// Whoever is at the other end. Requests carry it.
+/// The client at the other end of a connection. Each request carries it as an extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     address: SocketAddr,
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// The socket, unless it was closed from this side. Whoever waits for it is woken by that.
+    /// The socket, unless [`Peer::close`] closed it. Closing wakes the task that polls it.
     fn open(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -163,6 +163,16 @@ pub enum DataDirError {
         "data directory is in use by another agent; stop that one, or set another data-dir. data_dir=`{0}`"
     )]
     InUse(PathBuf),
+    /// It has no log of the partition.
+    #[error(
+        "no log of partition {at} in the data directory; run `esker-agent log verify` to list its logs. data_dir=`{path}`"
+    )]
+    NoLog {
+        /// The directory.
+        path: PathBuf,
+        /// The partition.
+        at: TopicPartition,
+    },
     /// It belongs to another bucket.
     #[error(
         "data directory belongs to another cluster; use an empty one, or the bucket it was made with. data_dir=`{path}`, its_cluster=`{own}`, bucket_cluster=`{bucket}`"

@@ -161,16 +161,13 @@ impl Logs {
         Ok(is_any_damaged)
     }
 
-    /// Refuses a partition that has left no trace here: most likely its name is misspelt.
+    /// Refuses a partition without a log here: most likely its name is misspelt.
     fn refuse_unknown(&self, at: TopicPartition) -> Result<(), StartError> {
-        let dir = self.dir.partition(at);
-        if dir.exists() || self.checkpoint.logs().contains(&at) {
+        if self.dir.partition(at).exists() || self.checkpoint.logs().contains(&at) {
             return Ok(());
         }
-        let reason =
-            format!("there is no log of partition {at}; `log verify` lists those there are");
-        let source = io::Error::new(io::ErrorKind::NotFound, reason);
-        Err(DataDirError::Io { path: dir, source }.into())
+        let path = self.dir.root().to_owned();
+        Err(DataDirError::NoLog { path, at }.into())
     }
 
     fn examine(&self, at: TopicPartition) -> Result<Examined, StartError> {
@@ -199,7 +196,7 @@ impl Logs {
         );
         if self.dir.tiered_offset(at).is_none() {
             println!(
-                "how far the bucket has it is not known here: damage in a copy of that counts too"
+                "the data directory does not know what was uploaded: damage in uploaded segments counts too"
             );
         }
         if !order.executes {

@@ -204,7 +204,7 @@ async fn open_chain(
     }
 }
 
-/// A record of ours behind those of another cluster would be damage to whoever reads on.
+/// Refuses to append to the log of another cluster: readers would take the mix for damage.
 fn check_cluster(slot: u64, newest: &MetaBody, cluster_id: ClusterId) -> Result<(), Error> {
     if newest.cluster_id == cluster_id {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Examines the log of a stopped agent, and changes nothing.
 //!
-//! What it calls damage is what the next start refuses, and damage in what nobody has read since the log
-//! was sealed. A damaged copy of what the bucket has is none: its records are read from the bucket.
+//! Damage is what the next start refuses, and also bad bytes in sealed segments, which a start does not
+//! read. A bad copy of what the bucket has is not damage: the agent reads the bucket instead.
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +15,9 @@ use super::{
     checkpoint::Known,
     disk::{Disk, OsDisk},
     error::{Damage, Error, failed},
-    files::{self, Kind, Listing, epochs_path, segment_path, state_path},
+    files::{self, Kind, Listing, epochs_path, segment_path},
     mark::Mark,
-    recovery::Scan,
+    recovery::{Scan, read_states},
     repair::Repaired,
     state::{StateAt, decode_epochs},
 };
@@ -119,7 +119,7 @@ pub(super) fn examine_on(
         examination.segment(*base, listing.segments.get(at + 1).copied())?;
     }
     let mut found = examination.finish();
-    // What an earlier repair knew, and no start has told yet.
+    // An earlier repair noted this, and no start has reported it yet.
     let earlier = Repaired::read(disk, dir)?.map(|earlier| earlier.flushed_offset);
     found.flushed_offset = found.flushed_offset.max(earlier.unwrap_or_default());
     Ok(found)
@@ -128,16 +128,6 @@ pub(super) fn examine_on(
 fn read_epochs(disk: &dyn Disk, dir: &Path) -> Result<Option<EpochHistory>, Error> {
     let payload = files::read(disk, Kind::Epochs, &epochs_path(dir))?;
     Ok(payload.and_then(|payload| decode_epochs(&payload)))
-}
-
-fn read_states(disk: &dyn Disk, dir: &Path, listing: &Listing) -> Result<Vec<StateAt>, Error> {
-    let mut states = Vec::new();
-    for offset in &listing.states {
-        let payload = files::read(disk, Kind::State, &state_path(dir, *offset))?;
-        let state = payload.and_then(|payload| StateAt::decode(&payload));
-        states.extend(state.filter(|state| state.offset == *offset));
-    }
-    Ok(states)
 }
 
 /// An examination under way.
@@ -276,7 +266,7 @@ impl Examination<'_> {
         })
     }
 
-    /// Passes over a copy of what the bucket has: the log goes on at its end.
+    /// Notes a bad copy of what the bucket has, and continues at the offset where it ends.
     fn copy(&mut self, error: Error, end: Offset) {
         self.found.copies.push(error);
         self.found.end_offset = end;

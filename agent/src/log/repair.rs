@@ -7,8 +7,9 @@
 //! which is the caller's. A repair that was interrupted leaves a log that is still damaged, or whole and
 //! known to be cut; it can be done again. Nothing is deleted.
 //!
-//! Until a start has opened the log and told what is lost, the note keeps what was acknowledged, over
-//! further repairs too; and the checkpoint still tells a log that lost more than was cut.
+//! The note keeps the acknowledged offset until a start opens the log and reports the loss, also across
+//! further repairs. The checkpoint keeps the offset of the cut, so that a start notices a log that lost
+//! more than that.
 
 use std::{
     io::IoSlice,

@@ -324,8 +324,8 @@ impl Actor {
     }
 
     fn on_failure(&mut self, error: &log::Error) {
-        // What the disk holds now only a new start can tell: it reads the files back.
-        let reason = format!("{error}; mend the disk or its permissions, then restart the agent");
+        // Only a new start reads the files back and knows what the disk holds.
+        let reason = format!("{error}; fix the disk or its permissions, then restart the agent");
         tracing::error!(partition = %self.at, reason, "partition is offline");
         self.intake = Intake::Offline(reason.into());
         self.abandon();

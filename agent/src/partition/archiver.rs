@@ -518,9 +518,9 @@ impl Archiver {
     }
 }
 
-/// Decides what is wrong with the local log, if not the bucket failed an upload. Whoever looks at all
-/// segments may find them whole where the upload cannot read one; the upload itself is believed in the
-/// end, for what it keeps on disk may fill the agent's share, and so throttle every partition.
+/// Decides whether damage in the local log, and not the bucket, failed an upload. A check may find every
+/// segment whole although the upload cannot read one. After some tries the upload is believed: its
+/// backlog could fill the agent's share of un-uploaded bytes, and so throttle every partition.
 fn local_damage(error: &Error, checked: Option<log::Error>, attempts: u32) -> Option<log::Error> {
     let is_damage =
         |error: &log::Error| error.kind() == log::ErrorKind::Corrupt || error.is_of_one_file();

@@ -41,7 +41,7 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(1);
 /// ...and has to come at this pace: bytes in a second.
 const PACE_MIN: u64 = 256 << 10;
-/// How often a message that does not arrive is looked at.
+/// How often the pace of an incomplete message is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Largest request of other kinds than those of producers: it names all partitions of the largest topic.
@@ -174,7 +174,7 @@ impl Intake {
         }
     }
 
-    /// Whether a message that has its room is late. Else it is looked at again.
+    /// Whether a message that has its room is late. If not, the next check is set.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         while self.missing > 0 && self.look.as_mut().poll(context).is_ready() {
             if self.lateness() {
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(budget.in_use(), 0);
     }
 
-    /// Half a message, and then a byte of it now and then; returns how long it goes on.
+    /// Sends half a message, then single bytes; returns how long the stream lasts.
     async fn trickle(budget: &MemoryBudget) -> Duration {
         let (mut sender, mut intake, _rooms) = stream(budget, 80);
         send(&mut sender, &message(60)[..30]).await;

@@ -207,7 +207,7 @@ impl Store {
         Err(Error::corrupt(key, reason))
     }
 
-    /// Reads, and reads again where the connection broke amid the reply: the store's client tries
+    /// Reads, and reads again where the connection broke during the reply: the store's client tries
     /// again only what failed before it.
     async fn read(&self, key: &str, options: GetOptions) -> Result<Bytes, Error> {
         for pause in PAUSES {

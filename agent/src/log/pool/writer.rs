@@ -53,8 +53,8 @@ pub(in crate::log) struct LogWriter {
     written_offset: Offset,
     /// Written and not flushed.
     is_dirty: bool,
-    /// The directory, if a file was created or removed since it was flushed. It is opened before: a
-    /// flush must not fail for want of a descriptor.
+    /// The directory, if a file was created or removed since it was flushed. It is opened before the
+    /// change, so that the flush cannot fail because no descriptor is left.
     dirty_dir: Option<Box<dyn Dir>>,
     /// Flushing the file system of the logs flushes this one too.
     is_synced_as_a_whole: bool,
@@ -218,11 +218,11 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Removes what the bucket has, oldest first. What stays, or comes back after a power cut, lies below
-    /// the tiered offset and is removed by the next start: no reason to end the log.
+    /// Removes files that the bucket has, oldest first. A file that cannot be removed, or that a power cut
+    /// restores, lies below the tiered offset, and the next start removes it. So the log continues.
     fn remove(&mut self, paths: &[PathBuf]) {
         if let Err(error) = self.open_dir() {
-            tracing::debug!(%error, "cannot make the removal of local copies durable");
+            tracing::debug!(%error, "cannot flush the removal of local copies");
         }
         for path in paths {
             match self.disk.remove(path) {
@@ -230,7 +230,7 @@ impl LogWriter {
                     let path = path.display();
                     tracing::warn!(
                         %path, %error,
-                        "cannot remove a local copy of what the bucket has; the next start tries again"
+                        "cannot remove an uploaded local copy; the next start will retry"
                     );
                 }
                 _ => {}

@@ -243,7 +243,12 @@ fn open_mark(disk: &dyn Disk, dir: &Path, mark: Mark, walk: &Walk<'_>) -> Result
     MarkFile::replace(disk, dir, now)
 }
 
-fn read_states(disk: &dyn Disk, dir: &Path, listing: &Listing) -> Result<Vec<StateAt>, Error> {
+/// Reads the states that sealed segments left, apart from damaged ones.
+pub(super) fn read_states(
+    disk: &dyn Disk,
+    dir: &Path,
+    listing: &Listing,
+) -> Result<Vec<StateAt>, Error> {
     let mut states = Vec::new();
     for offset in &listing.states {
         let payload = files::read(disk, Kind::State, &state_path(dir, *offset))?;

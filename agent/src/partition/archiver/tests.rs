@@ -255,7 +255,7 @@ fn a_file_that_only_the_upload_cannot_read_is_damage_in_the_end() {
         text.contains("os error 5") && text.contains("000.log"),
         "{text}"
     );
-    // What has run out comes back.
+    // A shortage passes, so it is not damage.
     assert!(local_damage(&emfile, None, LOCAL_READS_MAX).is_none());
     let in_bucket = Error::corrupt("key", "it is short");
     assert!(local_damage(&in_bucket, None, LOCAL_READS_MAX).is_none());
